@@ -2,9 +2,14 @@
 
 On a machine without a GPU it says so and ends with code 77, which test runners read as *skipped*.
 
+    python -m benchmarks.gpu --plan                                   # what each row will take
     python -m benchmarks.gpu --output docs/benchmarks/gpu_rows.md     # on a machine with a GPU
     python -m benchmarks.gpu --list --output docs/benchmarks/gpu.md   # anywhere: what ran there
     python -m benchmarks.gpu --device cpu --quick                     # try the program
+
+A call takes ten minutes at most: it starts no row that would end later, as far as is known what a
+row takes. Rows are kept as they come, the most important ones first. The next call measures what is
+missing, then what is older than today.
 """
 
 from __future__ import annotations
@@ -16,25 +21,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-from xml.etree import ElementTree
 
 import torch
 
 from benchmarks import ten_models
-from benchmarks.gpu_lines import ROOT, Place, places
+from benchmarks.gpu_lines import ROOT
+from benchmarks.gpu_ran import RAN, never_run, what_ran
 from benchmarks.huggingface import material
 from benchmarks.measure import (
     command_line,
     environment,
     in_turns,
     interleaved,
+    judged,
     median_ratio,
     middle,
     publish,
@@ -50,6 +55,7 @@ from fdl.base.files import put
 if TYPE_CHECKING:
     from torch import Tensor
 
+PAGE = ROOT / "docs/benchmarks/gpu_rows.md"
 NO_GPU = 77
 """Exit code on a machine without a GPU."""
 
@@ -81,9 +87,13 @@ MODELS, PREDICTIONS = "ten models", "predictions"
 DTYPES = ("float32", "bfloat16")
 PROGRAMS = {
     "trainer overhead": ["trainer_overhead", "--alone"],
-    "data feed": ["data_feed"],
+    "data feed": ["data_feed", "--rounds", "3"],
 }
 """Part -> a program that knows ``--device`` itself, and its options."""
+
+EXPECTED = {MODELS: 42.0, "trainer overhead": 60.0, "data feed": 50.0, PREDICTIONS: 45.0}
+"""Seconds that a row of each part takes, until a machine has measured it. A network loads while the
+one before it compiles, which takes half of its time."""
 
 
 class Planned(NamedTuple):
@@ -242,7 +252,7 @@ def prediction_rows(options: argparse.Namespace) -> str:
                 notes.append(f"{dtype}: this flodl opens models in float32 only.")
                 continue
             rows += _predicted(folder, texts, dtype, options)
-    header = ["", "texts/s", "speed of flodl / its speed", "spread", "scores apart"]
+    header = ["", "texts/s", "speed of flodl / its speed, bar 1.00", "", "spread", "scores apart"]
     return "\n\n".join([table(header, rows), *notes])
 
 
@@ -290,6 +300,7 @@ def _predicted(
             name,
             f"{len(texts) / float(middle(each, '.9f')):.1f}",
             f"{median_ratio(each, mine):.2f}",
+            "" if each is mine else judged(median_ratio(each, mine) >= 1.0),
             spread(ratios(each, mine)),
             f"{apart:.1e}",
         ]
@@ -313,47 +324,72 @@ def program_rows(words: Sequence[str], options: argparse.Namespace) -> str:
 
 def measure(options: argparse.Namespace, kept: Kept) -> None:
     """Measure what was asked for, and keep each row at once."""
+    began = [time.monotonic()]
     where = environment("torch", "flodl", "transformers").rsplit(", ", 1)
     if options.device != "cpu":
         where[0] = f"{torch.cuda.get_device_name(torch.device(options.device))}; {where[0]}"
     stamp = {"where": where[0], "date": where[1]}
 
     def keep(name: str, row: Mapping[str, object]) -> None:
-        kept.rows[name] = {**stamp, **row}
+        began.append(time.monotonic())
+        kept.rows[name] = {**stamp, **row, "seconds": round(began[-1] - began[-2], 1)}
         kept.write()
         sys.stderr.write(f"gpu: {name} is measured\n")
 
     budget = Budget(options.seconds)
     if MODELS in options.parts:
         names = wanted(options.models, kept, stamp)
-        for name, row in model_rows(names, options):
+        for name, row in model_rows(names[: budget.rows(names, kept)], options):
             keep(name, {"cells": row})
-            if not budget.allows_another():
+            if not budget.allows(expected(name, kept)):
                 break
-    others: dict[str, Callable[[], str]] = {PREDICTIONS: partial(prediction_rows, options)}
-    others |= {part: partial(program_rows, words, options) for part, words in PROGRAMS.items()}
+    others: dict[str, Callable[[], str]] = {
+        part: partial(program_rows, words, options) for part, words in PROGRAMS.items()
+    }
+    others[PREDICTIONS] = partial(prediction_rows, options)
     for name in wanted([part for part in others if part in options.parts], kept, stamp):
-        if not budget.allows_another():
-            break
-        keep(name, {"text": others[name]()})
+        if budget.allows(expected(name, kept)):
+            keep(name, {"text": others[name]()})
+
+
+def expected(name: str, kept: Kept) -> float:
+    """Seconds that a row will take: what it took before, else what rows of its part take."""
+    before = kept.rows.get(name, {}).get("seconds")
+    return float(before or EXPECTED.get(name, EXPECTED[MODELS]))
+
+
+def plan(options: argparse.Namespace, kept: Kept) -> str:
+    """What a call will measure in its time, in this order, and what is left to the next one."""
+    names = options.models if MODELS in options.parts else []
+    others = [part for part in (*PROGRAMS, PREDICTIONS) if part in options.parts]
+    rows, total, today = [], 0.0, {"date": ""}  # as on a day without rows
+    for name in (*wanted(names, kept, today), *wanted(others, kept, today)):
+        seconds = expected(name, kept)
+        fits = total + seconds <= options.seconds
+        total += seconds if fits else 0.0
+        known = "measured" if "seconds" in kept.rows.get(name, {}) else "expected"
+        rows.append([name, f"{seconds:.0f}", known, f"{total:.0f}" if fits else "the next call"])
+    return table(["row", "seconds", "", "done after"], rows)
 
 
 class Budget:
     """How long a call may take.
 
     Args:
-        seconds: None for as long as it takes.
+        seconds: Of the whole call.
     """
 
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
-        self._begun = self._last = time.monotonic()
+    def __init__(self, seconds: float) -> None:
+        self._ends = time.monotonic() + seconds
 
-    def allows_another(self) -> bool:
-        """Whether another row fits in, if it takes as long as the time since the last question."""
-        now = time.monotonic()
-        before, self._last = self._last, now
-        return self._seconds is None or 2 * now - before - self._begun <= self._seconds
+    def allows(self, seconds: float) -> bool:
+        """Whether a row that takes so long would end in time."""
+        return time.monotonic() + seconds <= self._ends
+
+    def rows(self, names: Sequence[str], kept: Kept) -> int:
+        """How many of some rows fit in, from the first on; one always does."""
+        sums = itertools.accumulate(expected(name, kept) for name in names)
+        return max(1, sum(map(self.allows, sums)))
 
 
 def wanted(names: Sequence[str], kept: Kept, stamp: Mapping[str, str]) -> list[str]:
@@ -374,7 +410,7 @@ def assembled(options: argparse.Namespace, kept: Kept) -> str:
     if missing:
         parts.append(f"Not measured yet: {', '.join(missing)}.")
     titles = {PREDICTIONS: "Predictions of a model of bert-base's size"}
-    for name in (PREDICTIONS, *PROGRAMS):
+    for name in (*PROGRAMS, PREDICTIONS):
         row = kept.rows.get(name)
         text = [_machine(row), row["text"]] if row else ["Not measured yet."]
         parts += [f"## {titles.get(name, name.capitalize())}", *text]
@@ -383,9 +419,10 @@ def assembled(options: argparse.Namespace, kept: Kept) -> str:
         "Each part names its machine. Interleaved rounds, medians and the middle 80 %. Ten models: "
         "time per step as a ratio to plain PyTorch with Adam as it comes; below 1 is faster. "
         "*fused* and *compile* are by hand. *cuda_graph* and *auto* are engines of flodl. "
-        f"Engines are told that the training takes {options.total_steps:,} steps; rows "
-        "of 2026-11-26 told them 2,500. *auto / best* is auto with a pure step by the best of all "
-        "ways. PASS also needs that neither way of auto is slower than plain. "
+        f"Engines are told that the training takes {options.total_steps:,} steps, too few for "
+        "torch's autotuning; rows of 2026-11-26 told them 2,500 and knew no graph in *auto*. "
+        "*auto / best* is auto with a pure step by the best of all ways. PASS also needs that "
+        "neither way of auto is slower than plain. "
         f"`{options.command}`"
     )
     return "\n\n".join(["# Rows of a GPU", intro, *small, *parts]).rstrip()
@@ -395,118 +432,12 @@ def _machine(row: Mapping[str, str]) -> str:
     return f"{row['where']}, {row['date']}."
 
 
-# --- What never ran on one ---------------------------------------------------------------------
-
-
-def gpu_tests() -> list[str]:
-    """The node ids of the tests that are marked ``gpu``, as pytest collects them."""
-    marked = [
-        str(path.relative_to(ROOT))
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if "mark.gpu" in path.read_text(encoding="utf-8")
-    ]
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "gpu", "-n", "0"]
-    listed = subprocess.run(
-        [*command, *marked], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    return [line for line in listed.splitlines() if "::" in line]
-
-
-RAN = ROOT / "docs/benchmarks/gpu_ran.json"
-"""What ran on a GPU the last time: where and when, the tests that passed, and places of code."""
-
-
-def what_ran(junit: Path, coverage: Path) -> dict[str, object]:
-    """What a run of ``pytest -m gpu`` on this machine proves.
-
-    Args:
-        junit: Its ``--junitxml``.
-        coverage: The lines that it ran, from ``coverage json``.
-    """
-    cases = ElementTree.parse(junit).iter("testcase")
-    passed = Counter(
-        f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name', '').split('[')[0]}"
-        for case in cases
-        if all(case.find(kind) is None for kind in ("skipped", "failure", "error"))
-    )
-    files = json.loads(coverage.read_text(encoding="utf-8"))["files"]
-    # In bodies and outside of them: those of `def` and `class` run where nothing is called, too.
-    lines: dict[tuple[str, bool], set[int]] = {}
-    for name, file in files.items():
-        for body, part in file["functions"].items():
-            lines.setdefault((name, bool(body)), set()).update(part["executed_lines"])
-    code = [
-        _key(place)
-        for place in places()
-        if not lines.get((place.file, bool(place.function)), set()).isdisjoint(
-            range(place.line, place.last + 1)
-        )
-    ]
-    where, _, today = environment("torch").rpartition(", ")
-    name = torch.cuda.get_device_name()
-    return {"where": f"{name}; {where}", "date": today, "tests": dict(passed), "code": code}
-
-
-def _key(place: Place) -> list[str]:
-    """What a place is known by after lines were added above it."""
-    return [place.file, place.function, place.why]
-
-
-def never_run() -> str:
-    """The page of what has run on a GPU, and what never has."""
-    cells = planned()
-    figures = Counter((one.part, one.row) for one in cells)
-    columns = {key: [one.column for one in cells if one[:2] == key] for key in figures}
-    tests = Counter(name.partition("[")[0] for name in gpu_tests())
-    ran = json.loads(RAN.read_text(encoding="utf-8"))
-    every = places()
-    code = [place for place in every if _key(place) not in ran["code"]]
-    known, count = (sum(place.lines for place in some) for some in (every, code))
-    passed = {name: min(many, ran["tests"].get(name, 0)) for name, many in tests.items()}
-    return "\n\n".join(
-        [
-            "# What ran on a GPU, and what never did",
-            "Made by `python -m benchmarks.gpu --list`; do not edit. The project is developed on "
-            "machines without a GPU. Tests skip there, and stand-ins answer for drivers. This "
-            f"page lists what ran on a GPU the last time: {ran['where']}, {ran['date']}. "
-            "`python -m benchmarks.gpu --ran JUNIT COVERAGE` keeps it, on the machine that ran "
-            "the tests.",
-            "## Figures",
-            f"`python -m benchmarks.gpu` measures these {len(cells)} figures on a machine with a "
-            "GPU. Without one it says so and ends with code 77. The figures are on "
-            "[another page](gpu_rows.md).",
-            table(
-                ["part", "row", "ways"],
-                [[part, row, ", ".join(columns[part, row])] for part, row in figures],
-            ),
-            "## Tests",
-            f"{tests.total()} tests are marked `gpu`; {sum(passed.values())} of them passed there. "
-            "`pytest -m gpu` runs them.",
-            table(
-                ["test", "cases", "passed"],
-                [[f"`{name}`", str(many), str(passed[name])] for name, many in tests.items()],
-            ),
-            "## Code that has never run on one",
-            f"{count} of {known} lines. `benchmarks/gpu_lines.py` has the rules by which it "
-            "finds lines that only a GPU runs. A place counts as run as soon as one of its lines "
-            "did. The last column is the condition under which they run.",
-            table(["lines", "function", "when"], [_row(place) for place in code]),
-        ]
-    )
-
-
-def _row(place: Place) -> list[str]:
-    last = f"-{place.last}" if place.last > place.line else ""
-    when = place.why.replace("|", "\\|")
-    return [f"`{place.file}:{place.line}{last}`", f"`{place.function or 'module'}`", f"`{when}`"]
-
-
 # --- The command -------------------------------------------------------------------------------
 
 
 def options_from(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = command_line("gpu", __doc__, rounds=9)
+    parser = command_line("gpu", __doc__, rounds=5)
     parser.add_argument(
         "--list", action="store_true", help="list what ran on a GPU, and what never did"
     )
@@ -517,8 +448,9 @@ def options_from(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=every, default=every)
     parser.add_argument("--steps", type=int, help="steps of a turn; default: 0.3 s of plain")
     parser.add_argument(
-        "--seconds", type=float, help="start no row that would end later; default: no limit"
+        "--seconds", type=float, default=600.0, help="start no row that would end later"
     )
+    parser.add_argument("--plan", action="store_true", help="print what each row will take")
     parser.add_argument("--sentences", type=int, default=256)
     small = {"models": ["mlp"], "rounds": 1, "steps": 1, "settle": 1, "sentences": 4}
     small |= {"total_steps": 100, "patience": 5}
@@ -526,7 +458,7 @@ def options_from(argv: Sequence[str] | None = None) -> argparse.Namespace:
         settle=50,
         patience=90,
         turn=0.3,
-        total_steps=1_000_000,
+        total_steps=700_000,
         small=False,
         threads=None,
         memory="kept",
@@ -543,7 +475,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     options = options_from(argv)
     if options.list:
-        publish(never_run(), options.output)
+        publish(never_run(planned()), options.output)
+        return
+    if options.plan:
+        publish(plan(options, Kept.beside(options.output or PAGE)), None)
         return
     if options.ran:
         put(RAN, f"{json.dumps(what_ran(*options.ran), indent=1)}\n".encode())

@@ -48,7 +48,7 @@ from benchmarks.runs_page_subjects import (
     version_of,
     written,
 )
-from fdl.runs.pages.cache import folder as user_cache
+from fdl.base.cache_folder import cache_folder
 from tests.browser.chromium import Browser, find
 
 FULL_POINTS = 100_000
@@ -258,7 +258,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--peers",
         type=Path,
-        default=user_cache() / "benchmark-peers",
+        default=cache_folder() / "benchmark-peers",
         help="folder of the environments of the other tools (default: %(default)s)",
     )
     parser.add_argument(

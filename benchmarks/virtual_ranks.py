@@ -51,11 +51,10 @@ def _map() -> Iterator[Place]:
     yield from (Place(*place, shards="by class") for place in rest)
 
 
+LARGE = tuple(task for task in TASKS if task != "MLP")
 PLACES = {
     "MLP": tuple(_map()),
-    **dict.fromkeys(
-        ("ResNet-20", "GPT"), (Place(2, 4.0), Place(8, 4.0), Place(2, 4.0, exchange="dear"))
-    ),
+    **dict.fromkeys(LARGE, (Place(2, 4.0), Place(8, 4.0), Place(2, 4.0, exchange="dear"))),
 }
 """The places of each task, in the order in which they are trained."""
 

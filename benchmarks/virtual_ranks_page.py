@@ -334,7 +334,8 @@ def sections(rows: Rows, places: Mapping[str, Sequence[Place]]) -> list[str]:
         *(part for place in small if _shown(place) for part in described(rows, "MLP", place)),
         *(
             part
-            for task in ("ResNet-20", "GPT")
+            for task in places
+            if task != "MLP"
             for place in places[task]
             for part in described(rows, task, place)
         ),

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, interpolate
 
 from flodl import DataLoader, digits
 from flodl.ddp_bench.data import load, prepare
 from flodl.ddp_bench.models import TASKS as MODELS
-from flodl.ranks.ledger.sample_order import permutation
+from flodl.ddp_bench.models.text import GptNano
+from flodl.ranks.ledger.epoch_check import permutation
 
 SEEDS = (1000, 2000, 3000, 4000, 5000)
 """Far apart, because the order of an epoch is drawn with the seed plus its number."""
@@ -168,8 +169,40 @@ def _text() -> Samples:
     return _packaged("gpt-nano", 16)
 
 
+NOISE = 16.0
+"""Deviation of the noise of generated images; the best that is possible follows from it."""
+
+
+@cache
+def prototypes() -> Tensor:
+    """Smooth random images, one per class, ``[10, 3, 32, 32]``, each with variance 1."""
+    drawn = torch.randn(10, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    smooth = interpolate(drawn, size=(32, 32), mode="bicubic", align_corners=False)
+    return smooth / smooth.std((1, 2, 3), keepdim=True)
+
+
+@cache
+def generated() -> Samples:
+    """Images of known difficulty: a prototype in white noise.
+
+    No classifier is better than to take the nearest prototype, which is right for 0.95 of them.
+    """
+
+    def part(count: int, seed: int) -> tuple[Tensor, Tensor]:
+        draw = torch.Generator().manual_seed(seed)
+        labels = torch.randint(0, 10, (count,), generator=draw)
+        noise = torch.randn(count, 3, 32, 32, generator=draw)
+        return (prototypes()[labels] + NOISE * noise) / NOISE, labels
+
+    return Samples(part(5_120, 1), part(512, 2), part(1_024, 3))
+
+
 def _of(name: str) -> Callable[[Sequence[int]], nn.Module]:
     return lambda seeds: _Single(MODELS[name].build, seeds)
+
+
+def _large_gpt(seeds: Sequence[int]) -> nn.Module:
+    return _Single(partial(GptNano, width=384, depth=6, heads=6), seeds)
 
 
 def _next_characters(logits: Tensor, targets: Tensor) -> Tensor:
@@ -192,6 +225,18 @@ TASKS: Mapping[str, Task] = {
         (3e-4, 1e-3, 3e-3), _adamw, 150.0, 4 * 826_433,
         "GPT of 0.8 million parameters with AdamW on packaged Shakespeare, 16 windows of 128 "
         "characters per batch, 3 epochs",
+    ),
+    "ResNet-20, generated": Task(
+        generated, _of("resnet"), _per_seed, ((SEEDS[0],),), 32, 5, (0.1,), _sgd, 100.0,
+        4 * 272_474,
+        "ResNet-20 with SGD on 5,120 generated images of 3 × 32 × 32, 32 per batch, 5 epochs; no "
+        "classifier can be right for more than 0.95 of them",
+    ),
+    "GPT of 10 M": Task(
+        _text, _large_gpt, _next_characters, ((SEEDS[0],),), 16, 1, (1e-3,), _adamw, 1500.0,
+        4 * 10_746_689,
+        "GPT of 10.7 million parameters with AdamW on packaged Shakespeare, 16 windows of 128 "
+        "characters per batch, 1 epoch",
     ),
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ from flodl.ranks.averaging.average import ParameterAverager, Round
 from flodl.ranks.averaging.gradients import StepAverager
 from flodl.ranks.averaging.outer_optimizer import OuterOptimizer
 from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
-from flodl.ranks.planning.spans import Spans, cut, numbers
+from flodl.ranks.planning.schedule import Spans, cut, numbers
 from flodl.ranks.settings import Backend
 from flodl.ranks.simulate import Work
 from flodl.train.run.verify import LEDGER, verify_run

@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from flodl.graph import Graph
 from flodl.hf import (
-    EncodedBatch,
+    BatchEncoding,
     EncoderConfig,
     HeadKind,
     SentenceTransformer,
@@ -132,7 +132,7 @@ def both_layouts(graph: Graph) -> Iterable[bool]:
         yield unpad
 
 
-def reference_inputs(enc: EncodedBatch, config: EncoderConfig) -> dict[str, Tensor]:
+def reference_inputs(enc: BatchEncoding, config: EncoderConfig) -> dict[str, Tensor]:
     """What the reference is given; it counts positions itself."""
     given = inputs_of(enc, config)
     return {name: tensor for name, tensor in given.items() if name != "position_ids"}
@@ -143,7 +143,7 @@ def named_outputs(found: Any) -> Outputs:
     return {name: found[name] for name in _OUTPUTS if found.get(name) is not None}
 
 
-def outputs_of(opened: Opened, enc: EncodedBatch, kind: HeadKind) -> Outputs:
+def outputs_of(opened: Opened, enc: BatchEncoding, kind: HeadKind) -> Outputs:
     """The outputs of a graph by the same names."""
     if kind is HeadKind.BASE:
         found = backbone_outputs(opened.graph, enc)
@@ -158,7 +158,7 @@ def outputs_of(opened: Opened, enc: EncodedBatch, kind: HeadKind) -> Outputs:
 
 
 def gradients(
-    opened: Opened, model: nn.Module, enc: EncodedBatch, kind: HeadKind
+    opened: Opened, model: nn.Module, enc: BatchEncoding, kind: HeadKind
 ) -> tuple[float, float]:
     """How far the gradients of one and the same loss are apart, and the largest of them."""
     for module in (opened.graph, model):
@@ -225,7 +225,7 @@ def of_published(directory: Path) -> list[str]:
         same = digest(directory) == digest(out)
         left_out = stored_names(directory) - stored_names(out)
     first, second, third = vectors[:3]
-    lengths = encoder.tokenizer.encode(texts).lengths
+    lengths = [len(ids) for ids in encoder.tokenizer(texts)["input_ids"]]
     return [
         "| what | found |",
         "|---|---|",
@@ -234,7 +234,7 @@ def of_published(directory: Path) -> list[str]:
         f"| how it makes vectors | {encoder.settings.pooling}, "
         f"{'normalised' if encoder.settings.normalize else 'not normalised'}, cut to "
         f"{encoder.settings.max_length} tokens |",
-        f"| texts | {len(texts)}, of {int(lengths.min())} to {int(lengths.max())} tokens |",
+        f"| texts | {len(texts)}, of {min(lengths)} to {max(lengths)} tokens |",
         f"| vectors, largest difference | {apart:.1e} (at most {TOLERANCE:.0e}) |",
         f"| cosine of “{_SENTENCES[0]}” and “{_SENTENCES[1]}” | {float(first @ second):.2f} |",
         f"| cosine of “{_SENTENCES[0]}” and “{_SENTENCES[2]}” | {float(first @ third):.2f} |",

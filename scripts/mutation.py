@@ -119,7 +119,10 @@ TARGETS = {
             "flodl/train/run/training_state.py",
             "flodl/train/run/loop_state.py",
         ),
-        _tests("flodl/train", "continuation resume resume_hint kill_resume trainer"),
+        _tests(
+            "flodl/train",
+            "continuation resume resume_hint kill_resume trainer refused_resume torch_schedule",
+        ),
     ),
     "weights": Target(
         ("flodl/hf/weights/*.py",),

@@ -32,6 +32,23 @@ class _Row:
     cases: tuple[tuple[str, int], ...]
 
 
+def sampled(*columns: Sequence[Any]) -> list[Any]:
+    """All combinations of columns, for ``pytest.mark.parametrize``; most of them are ``slow``.
+
+    The tests of a merge run each value of each column. Use it where a value that does not work
+    fails in whatever combination.
+    """
+    longest = max(map(len, columns))
+    kept = {tuple(row % len(column) for column in columns) for row in range(longest)}
+    return [
+        pytest.param(
+            *(column[at] for column, at in zip(columns, place, strict=True)),
+            marks=() if place in kept else pytest.mark.slow,
+        )
+        for place in product(*(range(len(column)) for column in columns))
+    ]
+
+
 def each_row(
     names: str | Sequence[str],
     rows: Iterable[Any],

@@ -33,9 +33,9 @@ GUIDES = sorted(path for path in (DOCS / "guide").glob("*.md") if path.name != "
 FIRST = DOCS / "get-started.md"
 SLOW = (
     "adopt.md", "clusters.md", "cpp-and-rust.md", "elastic.md", "libtorch.md", "manifest.md",
-    "runs.md", "runs-more.md", "sweeps.md", "tokenizers.md", "trained-model.md",
+    "runs.md", "runs-more.md", "sweeps.md", "tokenizers.md", "trackers.md", "trained-model.md",
 )  # fmt: skip
-"""They compile a program, install libtorch, import torch, or run a sweep or many commands."""
+"""They compile a program, install libtorch, import torch or MLflow, or run many commands."""
 BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 

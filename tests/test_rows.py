@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.levels import NO_PLUGINS
-from tests.rows import each_row
+from tests.rows import each_row, sampled
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -86,3 +86,11 @@ def test_a_table_has_the_cases_of_its_rows_and_no_other_marks():
         each_row("number", [pytest.param(1, marks=pytest.mark.slow)])
     with pytest.raises(ValueError, match="test_of has no rows"):
         each_row("number", [])(test_of)
+
+
+def test_a_sample_has_each_value_of_each_column_and_the_rest_is_slow():
+    rows = sampled("abc", (1, 2))
+    assert [row.values for row in rows] == [(x, n) for x in "abc" for n in (1, 2)]
+    kept = [row.values for row in rows if not row.marks]
+    assert kept == [("a", 1), ("b", 2), ("c", 1)]
+    assert {mark.name for row in rows for mark in row.marks} == {"slow"}

@@ -24,8 +24,8 @@ FOLDER = Path(__file__).parent.parent / "docs/tutorials"
 TUTORIALS = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 PROGRAMS = [path for path in TUTORIALS if path.stem != "huggingface"]
 """Those that need nothing but themselves; the other one is run by its own test, beside a Hub."""
-SLOW = ("multi-gpu.md",)
-"""Trains several times in two ranks."""
+SLOW = ("ddp-builder.md", "multi-gpu.md")
+"""They train several times in two ranks."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 

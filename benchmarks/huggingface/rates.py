@@ -201,15 +201,14 @@ def fill_mask(folder: Path, rounds: int, length: int = 128) -> Measured:
     """Score all words of a large vocabulary for one hidden token."""
     from transformers import AutoModelForMaskedLM as Reference
 
-    from flodl.hf import AutoModelForMaskedLM
-    from flodl.hf.encoded import EncodedBatch
+    from flodl.hf import AutoModelForMaskedLM, BatchEncoding
 
     model = AutoModelForMaskedLM.from_pretrained(folder)
     other = Reference.from_pretrained(folder, attn_implementation="sdpa").eval()
     ids = torch.randint(5, 250_000, (1, length), generator=torch.Generator().manual_seed(0))
     mask, place = torch.ones_like(ids), torch.tensor([length // 2])
     row = torch.zeros_like(place)
-    batch = EncodedBatch(ids, mask)
+    batch = BatchEncoding({"input_ids": ids, "attention_mask": mask})
     ours = _without_gradients(lambda: model.logits_at(batch, row, place))
     theirs = _without_gradients(lambda: other(ids, attention_mask=mask).logits[row, place])
     difference = relative(ours(), theirs())

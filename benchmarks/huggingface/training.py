@@ -43,14 +43,12 @@ def _flodl(folder: Path, texts: Sequence[str], labels: Sequence[int]) -> float:
     tokenizer = model.tokenizer
     assert tokenizer is not None
     start = time.perf_counter()
-    setup = Trainer.setup_head(
-        model, None, lambda ps: torch.optim.AdamW(list(ps), lr=_RATE, fused=True)
-    )
+    Trainer.setup_head(model, None, lambda ps: torch.optim.AdamW(list(ps), lr=_RATE, fused=True))
     order = list(range(len(texts)))
     random.Random(0).shuffle(order)
     for first in range(0, len(order), _BATCH):
         rows = order[first : first + _BATCH]
-        batch = tokenizer.encode([texts[row] for row in rows]).to(setup.device)
+        batch = tokenizer([texts[row] for row in rows], padding=True, return_tensors="pt")
         loss = model.compute_loss(batch, torch.tensor([labels[row] for row in rows]))
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.graph.parameters(), 1.0)
@@ -101,7 +99,7 @@ def _first_loss(folder: Path, texts: Sequence[str], labels: Sequence[int]) -> fl
 
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     assert model.tokenizer is not None
-    batch = model.tokenizer.encode(list(texts[:_BATCH]))
+    batch = model.tokenizer(list(texts[:_BATCH]), padding=True, return_tensors="pt")
     return float(model.compute_loss(batch, torch.tensor(labels[:_BATCH])).detach())
 
 

@@ -448,8 +448,6 @@ def put_own(root: str | Path, file: str | Path, content: bytes, mode: int | None
     Raises:
         OSError: It cannot be written, or a part of its path is a link.
     """
-    from fdl.base.files import put
-
     put(own(root, file), content, mode)
 
 

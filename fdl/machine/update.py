@@ -15,9 +15,9 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from fdl.base import output
+from fdl.base.cache_folder import cache_folder
 from fdl.base.files import put
 from fdl.base.light_record import Record
 from fdl.base.shell_words import join
@@ -128,11 +128,7 @@ def at_exit(invocation: Invocation, *, in_container: bool | None = None) -> None
         return
     if os.path.exists("/.dockerenv") if in_container is None else in_container:  # noqa: PTH110
         return
-    # These imports would cost every command its start-up time.
-    from platformdirs import user_cache_dir
-
-    cache = os.environ.get("FLODL_CACHE_DIR") or user_cache_dir("flodl", appauthor=False)
-    _daily(str(Path(cache, "latest-version")))
+    _daily(str(cache_folder() / "latest-version"))
 
 
 def _anyone_is_looking(invocation: Invocation, variables: Mapping[str, str]) -> bool:

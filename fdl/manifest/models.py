@@ -325,6 +325,8 @@ class Command(Mapping):
     """Where the preset's run writes."""
     metrics: Table[Metric] | None = None
     """Metrics that the program prints, besides those of the manifest; a null removes one."""
+    track: Literal["mlflow", "wandb"] | None = None
+    """Tracker to which the program logs; see the same key of the manifest. A null means none."""
     options: dict[str, Any] | None = None
     """Further options of the preset: `model: big` is `--model big`, `fast: true` is `--fast`.
     Mappings become dotted names; a key that begins with `-` is passed unchanged."""
@@ -400,6 +402,9 @@ class Root(Mapping):
     """Folder of the runs, and port of the live page."""
     metrics: Table[Metric] | None = None
     """Metrics that `entry` prints: name -> `{value: REGEX, step: REGEX}`. fdl records them."""
+    track: Literal["mlflow", "wandb"] | None = None
+    """Tracker to which `entry` logs: `mlflow` or `wandb` (default: none). It writes into the run
+    folder, and fdl records its metrics and settings."""
     options: dict[str, Any] | None = None
     """Further options of `entry`: `weight_decay: 0.1` is `--weight-decay 0.1`. Those of a preset
     win."""

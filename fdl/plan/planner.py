@@ -69,6 +69,10 @@ def here(exported: Mapping[str, str] = {}, *, append: bool = True) -> Host:
     return Host(os.environ, in_container, terminal, exported=exported, append=append)
 
 
+JOIN_VARIABLE = "FLODL_JOIN"
+"""Address of a training whose ranks come and go. Who joins it has no run of its own."""
+
+
 class Planner(Record):
     """Makes plans for one command line.
 
@@ -203,17 +207,20 @@ class Planner(Record):
             _yield_to_variables(plan, schema, {} if plan.service else self.host.variables)
         if not plan.service:
             self._on_host(plan)
-        here = self.distributes and not self.host.elsewhere
-        if here and _concerns_ranks(level, preset, tail):
+        if self.distributes and _concerns_ranks(level, preset, tail):
             from fdl.plan.ranks import Distribution
 
-            Distribution(plan, level, preset, schema, self.host.variables).settle()
+            distribution = Distribution(plan, level, preset, schema, self.host.variables)
+            plan.elastic = distribution.elastic
+            if not self.host.elsewhere:
+                distribution.settle()
         plan.drop_separator()
         _hand_down_guards(plan, level, preset)
         hand_down(plan, self.secrets())
         from fdl.plan.recorded import recording
 
-        plan.record = recording(plan, level, preset, made.schema)
+        if JOIN_VARIABLE not in self.host.variables:
+            plan.record = recording(plan, level, preset, made.schema)
         return self._contained(plan, ["-c", join(plan.argv)]) if plan.service else plan
 
     def with_values(self, level: Level, preset: str | None) -> Level:

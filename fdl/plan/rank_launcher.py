@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 BEGUN = "training-has-begun"
-"""File beside the error file of a rank, once it has trained a step: flodl.ranks.launch.begun."""
+"""File beside the error file of a rank, once it has trained a step: flodl.ranks.launch.launcher."""
 NODE, EVENTS = "FDL_NODE", "FDL_EVENTS"
 """Variables of the hosts of ``fdl --on``: number of this one, and the file that this one tells."""
 WATCHED = "training-is-watched"

@@ -83,6 +83,12 @@ class Distribution:
         }
         self._asked.update(self._typed.launch)
 
+    @property
+    def elastic(self) -> bool:
+        """Whether the ranks may come and go."""
+        given = "elastic" in self._ddp and self._ddp["elastic"].plain() is True
+        return given or "elastic" in self._typed.launch
+
     def settle(self) -> None:
         """Change the plan.
 
@@ -138,8 +144,7 @@ class Distribution:
 
     def _ranks(self) -> Ranks | None:
         """The ranks to start, or None for one process."""
-        elastic = "elastic" in self._ddp and self._ddp["elastic"].plain() is True
-        if elastic or "elastic" in self._typed.launch:
+        if self.elastic:
             self._plan.notes.append("elastic: the program starts its ranks itself")
             return None
         nodes = self._nodes()

@@ -48,7 +48,9 @@ def recording(
     if not _is_wanted(nodes) or _asks(plan, schema) or (plan.ranks and plan.ranks.nodes[1] > 1):
         return None
     runs = RunsFolder(plan, schema, level.style).path
-    return Recording(runs, _settings(plan, schema), _patterns(nodes), _inside(plan))
+    return Recording(
+        runs, _settings(plan, schema), _patterns(nodes), _inside(plan), track=_tracker(nodes)
+    )
 
 
 def chosen(plan: Plan, folder: str, varied: Mapping[str, str]) -> Recording:
@@ -68,6 +70,7 @@ def chosen(plan: Plan, folder: str, varied: Mapping[str, str]) -> Recording:
         known.metrics,
         known.inside,
         "" if run_record.holds_runs(folder) else folder,
+        known.track,
     )
 
 
@@ -211,6 +214,12 @@ def _patterns(nodes: list[Node]) -> Mapping[str, tuple[str, str]]:
         if node.value is not None:
             found[name] = (node.text("value") or "", node.text("step") or "")
     return found
+
+
+def _tracker(nodes: list[Node]) -> str:
+    """The tracker of the manifest, or that of the preset; a null there means none."""
+    said = [node.mapping["track"].value for node in nodes if "track" in node.mapping]
+    return str(said[-1] or "") if said else ""
 
 
 def _named(nodes: list[Node]) -> Iterator[tuple[str, Node]]:

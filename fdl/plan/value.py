@@ -59,6 +59,7 @@ class Recording(Record):
         metrics: Metric -> the regular expressions of its value and of its step in the output.
         inside: The project's root in the container of the program; empty without one.
         folder: The folder of the run itself, if it has been chosen as that of a sweep is.
+        track: The tracker to which the program logs: ``mlflow``, ``wandb`` or empty.
     """
 
     runs: str
@@ -66,6 +67,7 @@ class Recording(Record):
     metrics: Mapping[str, tuple[str, str]] = {}
     inside: str = ""
     folder: str = ""
+    track: str = ""
 
 
 class Ranks(Record):
@@ -131,6 +133,7 @@ class Plan(Record):
         depends: Whether the manifest gives the command `needs` or `inputs`.
         slurm: What the command asks of a cluster, the strongest mapping last.
         record: What is recorded about its start; None for a start without a run directory.
+        elastic: Whether its ranks may come and go.
     """
 
     kind: str
@@ -161,6 +164,7 @@ class Plan(Record):
     grace: float = GRACE_S
     depends: bool = False
     record: Recording | None = None
+    elastic: bool = False
 
     def __init__(self, **named: Any) -> None:
         for name in _LISTS:

@@ -107,7 +107,7 @@ def run(plan: Plan, record: RunRecord | None = None) -> tuple[int, int]:
             raise _refused(plan, variables, problem) from None
         if copies and record:
             copies.start()
-            record.note_code()
+            record.follow()
         code = attendant.wait(child)
         if copies:
             copies.finish()

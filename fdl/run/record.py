@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from fdl.plan.value import Plan, Recording
     from fdl.run.lines import Lines
+    from fdl.run.tracker import Tracker
 
 _PATIENCE_S = 12.0
 """How long the end of a run waits for the changes of the code; git itself has less time."""
@@ -93,6 +94,11 @@ class RunRecord:
         program = os.path.join(plan.cwd, script(plan)) if script(plan) else file
         self._program = os.path.realpath(os.path.join(plan.root, program))
         self._code: _thread.LockType | None = None
+        self._tracker: Tracker | None = None
+        if recording.track:
+            from fdl.run.tracker import Tracker
+
+            self._tracker = Tracker(recording, folder)
         self._began = time.time()
         self._write(CONFIG, recording.settings)
         self._write(ENVIRONMENT, _environment(plan))
@@ -130,8 +136,10 @@ class RunRecord:
         metrics = Metrics(self.folder, self._metrics) if self._metrics else None
         return lambda: Lines(log, metrics)
 
-    def note_code(self) -> None:
-        """Begin to record the changes of the source code, beside the program."""
+    def follow(self) -> None:
+        """Begin to record what happens beside the program: its tracker, and changed code."""
+        if self._tracker is not None:
+            self._tracker.start()
         if not run_record.in_repository(self._program):
             return
         self._code = _thread.allocate_lock()
@@ -181,6 +189,8 @@ class RunRecord:
         try:
             run_record.withdraw(self.folder)
             target = self._elsewhere()
+            if self._tracker is not None:
+                facts |= self._tracker.finish(here=not target)
             if target:
                 self._move_to(target)
                 self.folder = target
@@ -282,16 +292,23 @@ def _job() -> dict[str, object]:
 
 
 def _name_folder(plan: Plan, recording: Recording, folder: str) -> None:
-    """Name the folder to the program, as the program sees it."""
+    """Name the folder to the program, as the program sees it, and to the tracker that it uses."""
     if plan.service:
         inside = os.path.relpath(folder, plan.root)
         if inside.startswith(os.pardir):
             return  # it is not mounted
         folder = f"{recording.inside}/{inside.replace(os.sep, '/')}"
-        # Docker takes the value from its own environment.
+    named = {DIRECTORY_VARIABLE: folder}
+    if recording.track:
+        from fdl.run import tracker
+
+        named |= tracker.variables(recording.track, folder)
+    if plan.service:
+        # Docker takes the values from its own environment.
         place = plan.launch.index("run") + 1
-        plan.launch = [*plan.launch[:place], "-e", DIRECTORY_VARIABLE, *plan.launch[place:]]
-    plan.env[DIRECTORY_VARIABLE] = folder
+        words = [word for name in named for word in ("-e", name)]
+        plan.launch = [*plan.launch[:place], *words, *plan.launch[place:]]
+    plan.env.update(named)
 
 
 def _environment(plan: Plan) -> dict[str, object]:

@@ -52,9 +52,6 @@ from .collators import (
 from .conversion import (
     convert as convert,
 )
-from .encoded import (
-    EncodedBatch as EncodedBatch,
-)
 from .encoder_model import (
     backbone_outputs as backbone_outputs,
     set_unpad as set_unpad,

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from flodl.errors import FlodlError
 from flodl.hf.errors import CheckpointFormatError
-from flodl.hf.hub import converted_file
-from flodl.hf.locate import locate
+from flodl.hf.hub import converted_file, locate
 from flodl.hf.output_files import COMPANIONS, companions_of, copy_files, new_directory
 from flodl.hf.source import (
     CONFIG,

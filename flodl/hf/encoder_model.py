@@ -24,7 +24,7 @@ from flodl.hf.pretrained import PretrainedModel
 from flodl.hf.task_heads import inputs_of
 
 if TYPE_CHECKING:
-    from flodl.hf.encoded import EncodedBatch
+    from flodl.hf.text.encodings import Batch
     from flodl.train.plain_loop.setup import HasGraph
 
 
@@ -128,7 +128,7 @@ def _outputs(values: Values) -> BaseModelOutputWithPooling:
 
 def backbone_outputs(
     graph: Graph | HasGraph,
-    enc: EncodedBatch,
+    enc: Batch,
     hidden_states: bool = False,
     attentions: bool = False,
 ) -> BaseModelOutputWithPooling:

@@ -13,16 +13,18 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, NoReturn, TypeVar, final
 
 from fdl.base.files import write_text
+from fdl.base.units import size_text
 from flodl import log
 from flodl.hf import hub_errors
-from flodl.hf.downloads import PICKLED, SAFETENSORS, Download, needed
 from flodl.hf.errors import FileNotFoundOnHub, HubError, HubOffline, need
 from flodl.hf.hub_errors import Unreachable
+from flodl.hf.output_files import COMPANIONS
 from flodl.hf.source import (
     CONFIG,
     INDEX,
@@ -30,18 +32,69 @@ from flodl.hf.source import (
     WEIGHTS,
     Access,
     Checkpoint,
+    Directory,
     WeightFiles,
     check_inside,
     find_weights,
+    path_is,
     pickle_only,
 )
+from flodl.hf.text.files import ADDED, OWN_NAMES, SETTINGS, SOURCES, SPECIAL, TOKENIZER
 
 _T = TypeVar("_T")
 
+_REPO_ID = re.compile(r"(?=.{1,96}\Z)(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 _DEFAULT_BRANCH = "main"
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
 _COMMIT = re.compile(r"\w+", re.ASCII)  # safe as a folder name, even from a wrong server
 _PAUSES_SECONDS = (0.5, 1.0)  # between tries if the cache holds no commit to use instead
+
+
+def locate(src: str | os.PathLike[str], access: Access | None = None) -> Checkpoint:
+    """Find a checkpoint.
+
+    An existing directory is used as it is. Otherwise a string like ``name`` or ``owner/name`` is a
+    repository on the Hub, and its commit is resolved now. A string that can only be a path is not
+    looked up on the network.
+
+    Args:
+        src: Directory or repository.
+        access: How to reach the repository.
+
+    Raises:
+        FileNotFoundError: The path does not exist.
+        NotADirectoryError: The path is a file.
+        HubError: The repository or revision does not exist, or cannot be reached.
+        MissingDependencyError: It is a repository, and huggingface_hub is not installed.
+    """
+    access = access or Access()
+    path = _expanded(src)
+    if os.fspath(src) and path_is(Path.is_dir, path):
+        return Directory(path, access.subfolder)
+    if path_is(Path.is_file, path):
+        raise NotADirectoryError(
+            f"{path} is a file: give the directory that holds {CONFIG} and the weights, "
+            f"probably {path.parent}"
+        )
+    if not isinstance(src, str) or not _REPO_ID.fullmatch(src):
+        _no_such_path(os.fspath(src))
+    return Repository(src, access)
+
+
+def _expanded(src: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(src).expanduser()
+    except RuntimeError:  # ~user without a home directory
+        return Path(src)
+
+
+def _no_such_path(src: str) -> NoReturn:
+    hint = (
+        "; of an address, give only the repository: owner/name"
+        if "://" in src
+        else "; a repository of the Hub is written owner/name"
+    )
+    raise FileNotFoundError(f"there is no directory {src!r}{hint}")
 
 
 def converted_file(repo: str, commit: str | None, subfolder: str = "") -> Path:
@@ -373,3 +426,85 @@ class Repository(Checkpoint):
             f"{self._repo} ({self._revision}): {full} is not in the cache {self._cache_dir}, and "
             f"{self._why_offline}. Fetch it once with a connection: hf download {self._repo}"
         )
+
+
+# --- What opening a repository downloads -------------------------------------------------------
+
+
+_SHARDS: Mapping[str, re.Pattern[str]] = {
+    INDEX: re.compile(r"model-\d+-of-\d+\.safetensors"),
+    PICKLES[1]: re.compile(r"pytorch_model-\d+-of-\d+\.bin"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """The files that opening a repository fetches into the cache.
+
+    Attributes:
+        repo: The repository.
+        sizes: Bytes of each file that the cache lacks.
+        endpoint: The Hub.
+        cache: The folder of the cache.
+    """
+
+    repo: str
+    sizes: Mapping[str, int]
+    endpoint: str
+    cache: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(self.sizes.values())
+
+    def as_text(self) -> str:
+        """The download in one line."""
+        count = f"{len(self.sizes)} file" + "s" * (len(self.sizes) != 1)
+        return (
+            f"downloading {self.repo}: {count}, {size_text(self.size)}, from {self.endpoint} to "
+            f"{self.cache}"
+        )
+
+
+Kind = tuple[str, str]
+"""The names of weights in one file, and of the index of weights in several files."""
+
+SENTENCE_FILES = frozenset(COMPANIONS) - OWN_NAMES
+"""The files with the settings of a sentence encoder."""
+
+SAFETENSORS: Kind = (WEIGHTS, INDEX)
+PICKLED: Kind = PICKLES
+
+
+def needed(
+    names: Collection[str],
+    kinds: Sequence[Kind],
+    *,
+    tokenizer: bool = True,
+    more: Iterable[str] = (),
+) -> set[str]:
+    """The files that opening a repository reads.
+
+    Args:
+        names: All files of the repository.
+        kinds: The kinds of weights that may be read; the first that exists is read.
+        tokenizer: Whether the tokenizer is read.
+        more: Files that are read too, if they exist.
+    """
+    wanted = {CONFIG, *_weights(names, kinds), *(_tokenizer(names) if tokenizer else ())}
+    return (wanted | set(more)) & set(names)
+
+
+def _weights(names: Collection[str], kinds: Sequence[Kind]) -> set[str]:
+    for single, index in kinds:
+        if single in names:
+            return {single}
+        if index in names:
+            return {index, *(name for name in names if _SHARDS[index].fullmatch(name))}
+    return set()
+
+
+def _tokenizer(names: Collection[str]) -> set[str]:
+    kind = next((kind for kind in SOURCES if all(name in names for name in kind)), ())
+    return {*kind, SETTINGS, SPECIAL, *([] if TOKENIZER in kind else [ADDED])}

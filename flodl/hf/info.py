@@ -28,9 +28,17 @@ from flodl.hf.errors import (
 )
 from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import saved_head
-from flodl.hf.locate import locate
+from flodl.hf.hub import locate
 from flodl.hf.opening import with_head
-from flodl.hf.source import CONFIG, INDEX, WEIGHTS, Access, Checkpoint, read_text, shard_names
+from flodl.hf.source import (
+    CONFIG,
+    INDEX,
+    WEIGHTS,
+    Access,
+    Checkpoint,
+    read_text,
+    shard_names,
+)
 from flodl.hf.weights.fill import match
 from flodl.hf.weights.keys import keys_have_pooler
 from flodl.hf.weights.slots import slots_of

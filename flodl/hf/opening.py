@@ -30,8 +30,8 @@ from flodl.hf.errors import ConfigError, FileNotFoundOnHub
 from flodl.hf.families import AutoConfig, family_of
 from flodl.hf.families.deberta import DebertaV2Config
 from flodl.hf.head_kind import HeadKind, class_name, saved_head
+from flodl.hf.hub import locate
 from flodl.hf.layers.attention import check_attention
-from flodl.hf.locate import locate
 from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint
 from flodl.hf.text.inputs import check_options
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
@@ -159,7 +159,7 @@ def open_model(
     stored = StoredFiles(checkpoint.weight_files(), asked.get("key_mapping"))
     shapes = {key: tensor.shape for key, tensor in stored.tensors.items()}
     config = with_head(config, kind, shapes, new_head=asked.get("head_init") == "replace")
-    graph = build(config, pooler=keys_have_pooler(shapes))
+    graph = build(config, kind, pooler=keys_have_pooler(shapes))
     if _filled(graph, stored, config, kind, asked, checkpoint).untied:
         config = config.replace(tie_word_embeddings=False)
     graph.set_source_config(config.to_json_string())
@@ -184,8 +184,7 @@ def _filled(
         start = is_start_for(family_of(config).finder, stored.tensors, config.prefix)
         head_init = "random" if start else None
     elif head_init is None and kind.labelled:
-        named = any(asked.get(name) is not None for name in LABEL_FIELDS)
-        head_init = "random" if named else None
+        head_init = None if {*map(asked.get, LABEL_FIELDS)} == {None} else "random"
     report = fill(
         graph,
         stored,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fdl.base.files import replacing
-from flodl.hf.encoded import EncodedBatch
+from flodl.hf.batch_encoding import BatchEncoding
 from flodl.hf.errors import need
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import Cell, source_of
@@ -111,13 +111,13 @@ def _compared(cell: Cell, src: str, out: Path | None) -> Difference:
     return Difference(cell.name, largest, loss_differences(model, opened.graph, opened.config, enc))
 
 
-def _keep(target: Path, opened: Opened, enc: EncodedBatch, theirs: Outputs) -> None:
+def _keep(target: Path, opened: Opened, enc: BatchEncoding, theirs: Outputs) -> None:
     """Write one fixture: the inputs, the reference's outputs, and their origin."""
     tensors: dict[str, Tensor] = {
         "inputs.input_ids": enc.input_ids,
         "inputs.attention_mask": enc.attention_mask,
         "inputs.token_type_ids": enc.token_type_ids,
-        "inputs.position_ids": enc.position_ids,
+        "inputs.position_ids": torch.arange(enc.input_ids.shape[1]).expand_as(enc.input_ids),
         **{f"outputs.{name}": tensor for name, tensor in theirs.items()},
     }
     metadata = {

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from flodl.graph import Graph
 from flodl.hf.auto import class_of
-from flodl.hf.encoded import EncodedBatch
+from flodl.hf.batch_encoding import BatchEncoding
 from flodl.hf.encoder_model import backbone_outputs
 from flodl.hf.errors import need
 from flodl.hf.families import EncoderConfig
@@ -94,7 +94,7 @@ def outputs_of_reference(model: nn.Module, inputs: Mapping[str, Tensor]) -> Outp
     return {name: found[name] for name in names if found.get(name) is not None}
 
 
-def outputs_of_graph(graph: Graph, config: EncoderConfig, enc: EncodedBatch) -> Outputs:
+def outputs_of_graph(graph: Graph, config: EncoderConfig, enc: BatchEncoding) -> Outputs:
     """Run a model of flodl in the same way; outputs have the same names."""
     kind = HeadKind.of_class(config.architectures[0]) if config.architectures else HeadKind.BASE
     with torch.inference_mode(), plain_attention():
@@ -142,14 +142,14 @@ def largest_difference(ours: Outputs, theirs: Outputs, mask: Tensor | None = Non
     return worst if set(ours) & set(theirs) else float("inf")
 
 
-def batch_of_prompt(prompt: str, config: EncoderConfig) -> EncodedBatch:
+def batch_of_prompt(prompt: str, config: EncoderConfig) -> BatchEncoding:
     """A batch of one row for a model without a tokenizer: one id per byte of the text."""
     first = 1 + max(config.pad_token_id or 0, 2)
     room = max(config.vocab_size - first, 1)
     limit = config.max_position_embeddings - first
     ids = [first + byte % room for byte in prompt.encode()][: max(limit, 1)] or [first]
     row = torch.tensor([ids], dtype=torch.int64)
-    return EncodedBatch(row, torch.ones_like(row))
+    return BatchEncoding({"input_ids": row, "attention_mask": torch.ones_like(row)})
 
 
 def make_synthetic(config: EncoderConfig, kind: HeadKind, folder: Path, name: str) -> None:
@@ -207,7 +207,7 @@ class LossCell(NamedTuple):
     problem_type: str | None = None
 
 
-def batch_for(config: EncoderConfig) -> EncodedBatch:
+def batch_for(config: EncoderConfig) -> BatchEncoding:
     """Rows of several lengths, padded on the right and on the left, with both segments.
 
     The rows are always the same for the same vocabulary.
@@ -223,10 +223,10 @@ def batch_for(config: EncoderConfig) -> EncodedBatch:
         ids[row, place] = torch.randint(first, config.vocab_size, (count,), generator=generator)
         mask[row, place] = 1
     types = ((torch.arange(length) >= length // 2).long() * mask).contiguous()
-    return EncodedBatch(ids, mask, types)
+    return BatchEncoding({"input_ids": ids, "attention_mask": mask, "token_type_ids": types})
 
 
-def loss_cells(kind: HeadKind, config: EncoderConfig, enc: EncodedBatch) -> tuple[LossCell, ...]:
+def loss_cells(kind: HeadKind, config: EncoderConfig, enc: BatchEncoding) -> tuple[LossCell, ...]:
     """All losses of a head, with labels for a batch; empty without a head.
 
     Args:
@@ -262,7 +262,7 @@ def loss_cells(kind: HeadKind, config: EncoderConfig, enc: EncodedBatch) -> tupl
 
 
 def loss_differences(
-    model: nn.Module, graph: Graph, config: EncoderConfig, enc: EncodedBatch
+    model: nn.Module, graph: Graph, config: EncoderConfig, enc: BatchEncoding
 ) -> dict[str, float]:
     """The differences between the losses of the two sides, computed in float64.
 

@@ -17,12 +17,11 @@ from torch import Tensor
 from fdl.base.files import replace_text
 from flodl.graph import Graph
 from flodl.hf.device import known_device
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.encoder_model import backbone_outputs
 from flodl.hf.export import save_model
 from flodl.hf.families import EncoderConfig
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.locate import locate
+from flodl.hf.hub import locate
 from flodl.hf.opening import Opening, Source, access_of, open_model, settled
 from flodl.hf.predict.batching import Batching, device_of, encoded_batches, running
 from flodl.hf.predict.text import TextEncoding, listed_texts
@@ -35,8 +34,10 @@ from flodl.hf.sentence_settings import (
     similarity,
 )
 from flodl.hf.task_heads import inputs_of
+from flodl.hf.text.call_options import TruncationChoice
+from flodl.hf.text.encodings import Batch, mask_of
 from flodl.hf.text.inputs import check_options
-from flodl.hf.tokenizer import PreTrainedTokenizerFast, TruncationChoice
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 _REST = (
     "write a folder with save(folder), and open it with the package sentence-transformers for the "
@@ -319,10 +320,10 @@ class SentenceTransformer:
                     tell(len(inputs))
         return vectors
 
-    def _pooled(self, enc: EncodedBatch, pooling: Pooling) -> Tensor:
+    def _pooled(self, enc: Batch, pooling: Pooling) -> Tensor:
         if pooling != "pooler":
             states = self.graph(**inputs_of(enc, self.config))
-            return pool(states, enc.attention_mask, pooling)
+            return pool(states, mask_of(enc), pooling)
         pooled = backbone_outputs(self.graph, enc).pooler_output
         if pooled is None:
             raise ValueError('this model has no pooler: use the pooling "mean", "cls" or "max"')

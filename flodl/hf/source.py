@@ -278,7 +278,7 @@ def _is_inside(name: str) -> bool:
         name.isprintable()
         and "\\" not in name
         and not PureWindowsPath(name).drive
-        and all(part not in {"", ".", ".."} for part in parts)
+        and {"", ".", ".."}.isdisjoint(parts)
     )
 
 

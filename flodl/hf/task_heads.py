@@ -17,11 +17,11 @@ from torch import Tensor
 from flodl.errors import FlodlError
 from flodl.graph import Graph
 from flodl.hf.build import build
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import DiskFull, need
 from flodl.hf.families import EncoderConfig, family_of
+from flodl.hf.families.family import IDS, MASK, TYPES
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.layers.layout import PLACES, ChoiceOfLayout
+from flodl.hf.layers.layout import PLACES, POSITIONS, ChoiceOfLayout
 from flodl.hf.losses import some_at_padding
 from flodl.hf.model_call import ModelOutput, head_values
 from flodl.hf.opening import (
@@ -32,6 +32,7 @@ from flodl.hf.opening import (
     with_head,
 )
 from flodl.hf.pretrained import CLASSES, PretrainedModel
+from flodl.hf.text.encodings import Batch, mask_of
 from flodl.hf.text.files import TokenizerFiles, read_files
 from flodl.hf.text.source import from_files
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
@@ -154,11 +155,12 @@ class Head(PretrainedModel):
         config = with_head(config, cls.kind, {})
         return config, build(config, device=device)
 
-    def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:
+    def forward_encoded(self, enc: Batch, *, padding: bool | None = None) -> Tensor:
         """Compute logits for encoded texts, with gradients, in the current mode of the model.
 
         Args:
-            enc: On the device of the model.
+            enc: What a call of the tokenizer returns with ``return_tensors="pt"``; it is copied to
+                the device of the model if it is elsewhere.
             padding: Whether logits at padding are computed too. None leaves it to the model: it
                 computes them to find answers in a text, and otherwise where padding is rare. See
                 :func:`~flodl.hf.encoder_model.set_unpad`.
@@ -167,17 +169,14 @@ class Head(PretrainedModel):
             ``[B, labels]``, ``[B, S, labels]``, ``[B, S, 2]`` or ``[B, S, V]``.
         """
         inputs = inputs_of(enc, self.config)
-        if padding is not None:
-            inputs[PLACES] = self._places(enc, padding)
-        logits: Tensor = self._graph(**inputs)
+        if padding is True:
+            inputs[PLACES] = inputs[IDS].new_empty(0)
+        elif padding is False:
+            choice = next(one for one in self._graph.modules() if isinstance(one, ChoiceOfLayout))
+            inputs[PLACES] = choice.worthwhile(mask_of(enc) != 0)
+        device = self.device
+        logits: Tensor = self._graph(**{name: one.to(device) for name, one in inputs.items()})
         return logits
-
-    def _places(self, enc: EncodedBatch, padding: bool) -> Tensor:
-        """The value of the model's input ``places``."""
-        if padding:
-            return enc.input_ids.new_empty(0)
-        choice = next(one for one in self._graph.modules() if isinstance(one, ChoiceOfLayout))
-        return choice.worthwhile(enc.attention_mask != 0)
 
     def __repr__(self) -> str:
         size = sum(parameter.numel() for parameter in self._graph.parameters())
@@ -196,28 +195,31 @@ def _telling_why() -> Iterator[None]:
         print(f"flodl: no tokenizer for this model: {error}", file=sys.stderr)  # noqa: T201
 
 
-def inputs_of(enc: EncodedBatch, config: EncoderConfig) -> dict[str, Tensor]:
-    """The model's inputs for a batch; RoBERTa counts positions and has one segment.
+def inputs_of(enc: Batch, config: EncoderConfig) -> dict[str, Tensor]:
+    """The model's inputs for a batch: segments only if its family reads them.
 
     Args:
         enc: The batch.
         config: Of the model.
 
     Raises:
+        TypeError: There are no ids as a tensor.
         ValueError: The batch has no rows, or its rows have no tokens.
     """
-    rows, width = enc.input_ids.shape
+    ids = enc.get(IDS)
+    if not isinstance(ids, Tensor) or ids.dim() != 2:
+        raise TypeError(
+            f"a batch needs {IDS} as a tensor [B, S]: call tokenizer(texts, padding=True, "
+            'return_tensors="pt")'
+        )
+    rows, width = ids.shape
     if not rows:
         raise ValueError("the batch has no rows: leave out what was encoded of no texts")
     if not width:
         raise ValueError("row 0 of the batch has no tokens, and neither has any other")
-    inputs = {"input_ids": enc.input_ids, "attention_mask": enc.attention_mask}
-    family = family_of(config)
-    if config.type_vocab_size and family.reads_segments:
-        inputs["token_type_ids"] = enc.token_type_ids
-    if family.given_positions:
-        inputs["position_ids"] = enc.position_ids
-    return inputs
+    typed = config.type_vocab_size and family_of(config).reads_segments
+    names = (IDS, MASK, TYPES, POSITIONS) if typed else (IDS, MASK, POSITIONS)
+    return {name: enc[name] for name in names if enc.get(name) is not None}
 
 
 class LabelledHead(Head):
@@ -288,9 +290,9 @@ class LabelledHead(Head):
 class LabelsTokens(LabelledHead):
     """A head with a label per token."""
 
-    def compute_loss(self, enc: EncodedBatch, labels: Tensor) -> Tensor:
+    def compute_loss(self, enc: Batch, labels: Tensor) -> Tensor:
         """Run the model and compare with the labels, ``[B, S]``; -100 does not count."""
-        at_padding = self._counts_padding(enc.attention_mask, labels)
+        at_padding = self._counts_padding(mask_of(enc), labels)
         logits = self.forward_encoded(enc, padding=True if at_padding else None)
         return self._loss_of(logits, labels)
 

@@ -1,24 +1,17 @@
-"""Turn texts into batches: a thin layer over the ``tokenizers`` package that pads and truncates.
-
-Padding and truncation are done here, on arrays. The package keeps both as state of the tokenizer,
-so calls from several threads would affect each other.
-"""
+"""Turn texts into batches: a thin layer over the ``tokenizers`` package."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack, cast, final, overload
-
-import torch
+from typing import TYPE_CHECKING, Any, Self, Unpack, final
 
 from flodl.hf.batch_encoding import BatchEncoding, TensorKind
-from flodl.hf.encoded import EncodedBatch
-from flodl.hf.errors import CheckpointFormatError, ConfigError, need
+from flodl.hf.errors import ConfigError, need
 from flodl.hf.families import AutoConfig, EncoderConfig, family_of
 from flodl.hf.families.family import IDS, MASK
-from flodl.hf.locate import locate
+from flodl.hf.hub import locate
 from flodl.hf.source import CONFIG, Access, Checkpoint
 from flodl.hf.text.call_options import (
     CallOptions,
@@ -39,40 +32,15 @@ from flodl.hf.text.calling import (
     values_of,
 )
 from flodl.hf.text.conventions import check_settings, conventions, with_settings
-from flodl.hf.text.encodings import EncodingRows, sequence_ids
-from flodl.hf.text.files import is_panic, local_files, read_files
-from flodl.hf.text.inputs import broken_text, check_options, checked_pairs, checked_texts
+from flodl.hf.text.files import local_files, read_files
+from flodl.hf.text.inputs import check_options
 from flodl.hf.text.source import TokenizerSource, from_files
-from flodl.hf.text.truncation import Positions, Strategy, Truncation
 from flodl.hf.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tokenizers import Encoding, Tokenizer
-
-TruncationChoice: TypeAlias = bool | Strategy
-
-
-class EncodeOptions(TypedDict, total=False):
-    """How texts become a batch; every entry is optional.
-
-    Attributes:
-        truncation: False (default) refuses rows that are too long. True and ``longest_first``
-            truncate. For pairs, ``only_first`` and ``only_second`` truncate one text.
-        max_length: Maximum tokens of a row. None means the model's limit; with truncation, it means
-            the smaller of that and the limit in the tokenizer's files. That limit is
-            ``model_max_length`` of ``tokenizer_config.json``, else the truncation section of the
-            tokenizer.
-        stride: Needs truncation. Makes further rows (windows) of what is cut off; each repeats
-            this many tokens. None (default) drops what is cut off.
-        pad_to_multiple_of: The width of the batch is a multiple of this, or the model's limit.
-    """
-
-    truncation: TruncationChoice
-    max_length: int | None
-    stride: int | None
-    pad_to_multiple_of: int | None
 
 
 @final
@@ -96,7 +64,7 @@ class PreTrainedTokenizerFast(Vocabulary):
         limit = None if config is None else position_limit(config)
         known = conventions(source.files, model_type, limit)
         super().__init__(source, known, None if config is None else config.pad_token_id)
-        self._config = config
+        self.config = config
         self.model_max_length = known.model_max_length
         self.padding_side = known.padding_side
         self.truncation_side = known.truncation_side
@@ -196,12 +164,12 @@ class PreTrainedTokenizerFast(Vocabulary):
     def for_config(self, config: EncoderConfig) -> PreTrainedTokenizerFast:
         """The same tokenizer with the limits, pad id and segments of another model."""
         # Every prediction asks for it, and reading the settings again takes 40 microseconds.
-        return self if config is self._config else PreTrainedTokenizerFast(self._source, config)
+        return self if config is self.config else PreTrainedTokenizerFast(self.source, config)
 
     @property
     def limit(self) -> int | None:
         """Tokens a row may have, special tokens included; None for no limit."""
-        return None if self._config is None else position_limit(self._config)
+        return None if self.config is None else position_limit(self.config)
 
     @property
     def model_input_names(self) -> tuple[str, ...]:
@@ -223,7 +191,7 @@ class PreTrainedTokenizerFast(Vocabulary):
         Raises:
             OSError: The system refused.
         """
-        return self._source.save(path)
+        return self.source.save(path)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str]) -> tuple[str, ...]:
         """Write the tokenizer into a directory, and return the files written; see :meth:`save`."""
@@ -236,7 +204,7 @@ class PreTrainedTokenizerFast(Vocabulary):
 
         Values and defaults are those of transformers' fast tokenizers: nothing is padded or
         truncated unless asked. A row that is longer than ``model_max_length`` is returned whole,
-        with a warning, and the model refuses it; :meth:`encode` and ``predict`` refuse it here.
+        with a warning, and the model refuses it; ``predict`` refuses it here.
 
         Args:
             text: A text, a list of texts, or a list of pairs. With ``is_split_into_words=True``,
@@ -252,6 +220,7 @@ class PreTrainedTokenizerFast(Vocabulary):
             ValueError: There is no text; a text cannot be cut as asked; padding is asked for and
                 there is no pad token; rows of unequal lengths cannot become a tensor.
             TypeError: An input is not text, or there is no such option.
+            CheckpointFormatError: The tokenizer's file is broken in a way that shows only now.
         """
         check_options(options, CallOptions, "tokenizer")
         shape = self._shape(options)
@@ -261,7 +230,7 @@ class PreTrainedTokenizerFast(Vocabulary):
             "pad_token": self.pad_token or "",
             "pad_type_id": self.pad_token_type_id,
         }
-        encodings = encode_rows(self._source.stateless(), inputs, shape, options, padding)
+        encodings = encode_rows(self.source, inputs, shape, options, padding)
         values, rows = values_of(encodings, self.model_input_names, options)
         if options.get("max_length") is None and options.get("verbose", True):
             self._warn_of_long_rows(rows)
@@ -318,61 +287,21 @@ class PreTrainedTokenizerFast(Vocabulary):
         filling = Filling(self.pad_id, self.pad_token_type_id, masked, bool(asked))
         return padded(encoded_inputs, shape, filling, return_tensors)
 
-    @overload
-    def encode(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
-        self, texts: str, text_pair: str | None = ..., **options: Unpack[CallOptions]
-    ) -> list[int]: ...
-    @overload
     def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        device: torch.device | str | None = ...,
-        **options: Unpack[EncodeOptions],
-    ) -> EncodedBatch: ...
-    def encode(
-        self,
-        texts: str | Sequence[str],
-        text_pair: str | None = None,
-        *,
-        device: torch.device | str | None = None,
-        **options: Any,
+        self, text: str, text_pair: str | None = None, **options: Unpack[CallOptions]
     ) -> Any:
-        """Encode texts into one batch, padded on the right to the longest row.
-
-        One text, not in a list, gives its ids as a list, as in transformers; its options are those
-        of a call.
-
-        Args:
-            texts: At least one.
-            text_pair: Only with one text: the second text of the pair.
-            device: Where the tensors go; the CPU if not given.
-            **options: See :class:`EncodeOptions`.
+        """The ids of one text, or of one pair of texts, with the options of a call.
 
         Raises:
-            ValueError: There is no text; a row is too long without truncation; rows have unequal
-                lengths and there is no pad token; options contradict each other.
-            TypeError: An entry is not a text, or there is no such option.
-            CheckpointFormatError: The tokenizer's file is broken in a way that shows only now.
+            TypeError: It is not one text.
+            ValueError: As for a call.
         """
-        if isinstance(texts, str):
-            if device is not None:
-                raise TypeError("one text gives a list of ids; for a device, pass a list of texts")
-            return self(texts, text_pair, **options)[IDS]
-        if text_pair is not None:
-            raise TypeError("text_pair goes with one text; for many pairs, call encode_pairs")
-        settled = cast("EncodeOptions", options)
-        return _placed(self._encode(checked_texts(texts), False, settled), device)
-
-    def encode_pairs(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        *,
-        device: torch.device | str | None = None,
-        **options: Unpack[EncodeOptions],
-    ) -> EncodedBatch:
-        """Like :meth:`encode`, for pairs of texts; each pair is one row."""
-        return _placed(self._encode(checked_pairs(pairs), True, options), device)
+        if not isinstance(text, str):
+            raise TypeError(
+                "encode() takes one text: for many, call tokenizer(texts, padding=True, "
+                'return_tensors="pt")'
+            )
+        return self(text, text_pair, **options)[IDS]
 
     def __repr__(self) -> str:
         origin = "memory" if self.files is None else self.files.origin
@@ -393,98 +322,6 @@ class PreTrainedTokenizerFast(Vocabulary):
                 "truncation=True",
                 stacklevel=3,
             )
-
-    def _encode(self, inputs: list[Any], pair: bool, options: EncodeOptions) -> EncodedBatch:
-        check_options(options, EncodeOptions, "encode")
-        encodings = self._encodings(inputs)
-        what = "pair" if pair else "text"
-        rows, sample_index = self._rows(encodings, pair, what, options)
-        lengths = rows.lengths()
-        width = self._width(int(lengths.max()), options.get("pad_to_multiple_of"))
-        pad_id = self.pad_id
-        if pad_id is None:
-            if int(lengths.min()) < width:
-                raise ValueError(
-                    "the rows need padding, and neither the tokenizer's files nor the model name "
-                    "a pad token; encode texts of one length, or set pad_token in "
-                    "tokenizer_config.json"
-                )
-            pad_id = 0  # never written, because every row is full
-        return rows.batch(pad_id, width, sample_index)
-
-    def _encodings(self, inputs: list[Any]) -> list[Encoding]:
-        try:
-            return self._source.stateless().encode_batch(inputs)
-        except Exception as error:
-            raise broken_text(inputs) or self._broken(error) from error
-        except BaseException as error:
-            if not is_panic(error):
-                raise
-            raise self._broken(error) from error
-
-    def _broken(self, error: BaseException) -> CheckpointFormatError:
-        return CheckpointFormatError(f"{self._source.where} cannot encode: {error}")
-
-    def _rows(
-        self, encodings: list[Encoding], pair: bool, what: str, options: EncodeOptions
-    ) -> tuple[EncodingRows, Sequence[int]]:
-        typed = self._config is None or family_of(self._config).reads_segments
-        cut = self._truncation(options)
-        if cut is None:
-            self._check_lengths(encodings, what, options.get("max_length"))
-            return EncodingRows(encodings, [None] * len(encodings), typed), range(len(encodings))
-        rows: list[tuple[int, Positions | None]] = []
-        for row, encoding in enumerate(encodings):
-            if len(encoding) <= cut.max_length:
-                rows.append((row, None))
-                continue
-            windows = cut.windows(sequence_ids(encoding), pair, f"{what} {row}")
-            rows += [(row, window) for window in windows]
-        samples = [row for row, _ in rows]
-        made_of = [encodings[row] for row in samples]
-        return EncodingRows(made_of, [window for _, window in rows], typed), samples
-
-    def _truncation(self, options: EncodeOptions) -> Truncation | None:
-        choice = options.get("truncation", False)
-        stride = options.get("stride")
-        asked = options.get("max_length")
-        if choice is False:
-            if stride is not None:
-                raise ValueError("stride makes windows of what is cut off: it needs truncation")
-            return None
-        longest = asked
-        if longest is None:
-            known = (self.limit, self._source.length)
-            longest = min((length for length in known if length is not None), default=None)
-        elif self.limit is not None and longest > self.limit:
-            raise ValueError(
-                f"max_length {longest} is more than the model's {self.limit} positions"
-            )
-        strategy: Strategy = "longest_first" if choice is True else choice
-        # Without any limit no row is too long. The choice is still checked.
-        cut = Truncation(longest if longest is not None else 1, strategy, stride)
-        return None if longest is None else cut
-
-    def _check_lengths(self, encodings: list[Encoding], what: str, asked: int | None) -> None:
-        known = [length for length in (self.limit, asked) if length is not None]
-        if not known:
-            return
-        limit = min(known)
-        for row, encoding in enumerate(encodings):
-            if len(encoding) > limit:
-                raise ValueError(
-                    f"{what} {row} has {len(encoding)} tokens and the limit is {limit}: shorten "
-                    "it, or pass truncation=True"
-                )
-
-    def _width(self, longest: int, multiple: int | None) -> int:
-        if multiple is None:
-            return longest
-        if multiple < 1:
-            raise ValueError(f"pad_to_multiple_of must be at least 1, got {multiple}")
-        width = -(-longest // multiple) * multiple
-        # Padding needs positions too, so the width stays within the limit.
-        return width if self.limit is None else max(longest, min(width, self.limit))
 
 
 def position_limit(config: EncoderConfig) -> int | None:
@@ -508,10 +345,6 @@ def config_of(checkpoint: Checkpoint) -> EncoderConfig | None:
         return None if text is None else AutoConfig.from_json_str(text, origin=CONFIG)
     except ConfigError:
         return None
-
-
-def _placed(batch: EncodedBatch, device: torch.device | str | None) -> EncodedBatch:
-    return batch if device is None else batch.to(device)
 
 
 class AutoTokenizer:

@@ -7,24 +7,26 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flodl.hf.encoded import EncodedBatch
+from flodl.hf.batch_encoding import BatchEncoding
 from flodl.hf.losses import IGNORED
+from flodl.hf.text.encodings import Batch, mask_of, samples_of, token_fact
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 _USUAL_MASKS = ("[MASK]", "<mask>")
 
 
 def align_labels(
-    word_labels: Sequence[Sequence[int]], enc: EncodedBatch, all_pieces: bool = False
+    word_labels: Sequence[Sequence[int]], enc: Batch, all_pieces: bool = False
 ) -> Tensor:
     """Turn labels of words into labels of tokens, for ``token_classification_loss``.
 
-    Words are those that the tokenizer found in the text, ``enc.word_ids``. Many tokenizers also
-    split at punctuation, so a text of the words ``["U.S.", "GDP"]`` can have more than two words.
+    Words are those that the tokenizer found in the text, ``enc.word_ids(row)``. Many tokenizers
+    also split at punctuation, so a text of the words ``["U.S.", "GDP"]`` can have more than two.
 
     Args:
         word_labels: For each input, the label of each of its words. Rows that are windows of one
-            input (``enc.sample_index``) share its labels. In pairs, the first text is labelled.
+            input (``overflow_to_sample_mapping``) share its labels. In pairs, the first text is
+            labelled.
         enc: The encoded texts.
         all_pieces: Whether all pieces of a word get its label, or only the first piece.
 
@@ -34,13 +36,13 @@ def align_labels(
     Raises:
         ValueError: An input has no labels, or a text has more words than labels.
     """
-    samples = enc.sample_index.tolist()
+    samples = samples_of(enc)
     if len(word_labels) <= max(samples, default=-1):
         raise ValueError(
             f"labels of {len(word_labels)} inputs were given for a batch with a row of input "
             f"{max(samples)} (from 0)"
         )
-    words = enc.word_ids.masked_fill(enc.sequence_ids != 0, -1)
+    words = token_fact(enc, "word_ids").masked_fill(token_fact(enc, "sequence_ids") != 0, -1)
     counts = [len(word_labels[sample]) for sample in samples]
     for row, (highest, count) in enumerate(zip(words.amax(dim=1).tolist(), counts, strict=True)):
         if highest >= count:
@@ -59,11 +61,11 @@ def align_labels(
 
 
 def mask_tokens(
-    enc: EncodedBatch,
+    enc: Batch,
     tokenizer: PreTrainedTokenizerFast,
     p: float = 0.15,
     generator: torch.Generator | None = None,
-) -> tuple[EncodedBatch, Tensor]:
+) -> tuple[BatchEncoding, Tensor]:
     """Hide tokens for a model to find, as BERT was trained (Devlin et al. 2019, section 3.1).
 
     Each token is chosen with probability ``p``, but never special tokens or padding. Of the chosen
@@ -85,22 +87,19 @@ def mask_tokens(
     """
     if not 0 <= p <= 1:
         raise ValueError(f"p must be a probability, 0 … 1, got {p}")
-    ids, device = enc.input_ids, enc.device
+    ids: Tensor = enc["input_ids"]
+    device, special = ids.device, token_fact(enc, "special_tokens_mask")
     mask_id = mask_id_of(tokenizer)
     framing = torch.tensor(_framing(tokenizer, mask_id), device=device)
     draws = torch.rand(ids.shape, generator=generator, device=device)
-    chosen = (draws < p) & (enc.special_mask == 0) & ~torch.isin(ids, framing)
+    chosen = (draws < p) & (special == 0) & ~torch.isin(ids, framing)
     fate = torch.rand(ids.shape, generator=generator, device=device)
     vocabulary = tokenizer.inner.get_vocab_size(with_added_tokens=True)
     others = torch.randint(vocabulary, ids.shape, generator=generator, device=device)
     hidden = ids.masked_fill(chosen & (fate < 0.8), mask_id)
     hidden = hidden.where(~(chosen & (fate >= 0.9)), others)
-    masked = EncodedBatch(
-        hidden,
-        enc.attention_mask,
-        enc.token_type_ids,
-        special_mask=enc.special_mask,
-        sample_index=enc.sample_index,
+    masked = BatchEncoding(
+        {**enc, "input_ids": hidden, "attention_mask": mask_of(enc), "special_tokens_mask": special}
     )
     return masked, ids.masked_fill(~chosen, IGNORED)
 

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from flodl.hf.encoded import EncodedBatch
+from flodl.hf.batch_encoding import BatchEncoding
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION, exported_config
 from flodl.hf.families import EncoderConfig
 from flodl.hf.head_kind import named_head
 from flodl.hf.opening import Opened, open_model
 from flodl.hf.output_files import COMPANIONS, companions_of
+from flodl.hf.predict.text import TextEncoding
 from flodl.hf.reference import batch_of_prompt, largest_difference, load, outputs_of_reference
 from flodl.hf.source import Checkpoint
 from flodl.hf.task_heads import inputs_of
@@ -54,11 +55,12 @@ class Side:
     tokenizer: PreTrainedTokenizerFast | None
     files: dict[str, Path]
 
-    def batch(self, text: str) -> EncodedBatch:
+    def batch(self, text: str) -> BatchEncoding:
         """A text as its ids; without a tokenizer, as invented ids."""
         if self.tokenizer is None:
             return batch_of_prompt(text, self.config)
-        return self.tokenizer.encode([text], truncation=self.tokenizer.limit is not None)
+        encoding = TextEncoding(self.tokenizer, truncation=self.tokenizer.limit is not None)
+        return encoding.batch(encoding([text])[0])
 
 
 def side_of(checkpoint: Checkpoint, config: EncoderConfig) -> Side:

@@ -160,7 +160,7 @@ class LocalGroup(Group):
         prompt: bool = False,  # noqa: ARG002
     ) -> list[list[float]]:
         """Return the values."""
-        return [[float(value) for value in values]]
+        return [list(map(float, values))]
 
     def gather_later(
         self,

@@ -186,5 +186,9 @@ class Hooks:
 
     def _own(self, hook: str) -> list[Callable[..., Any]]:
         base = getattr(Callback, hook, None)
-        found = (getattr(callback, hook, None) for callback in self._callbacks)
-        return [one for one in found if one and getattr(one, "__func__", None) is not base]
+        return [
+            method
+            for callback in self._callbacks
+            if (method := getattr(callback, hook, None))
+            and getattr(method, "__func__", None) is not base
+        ]

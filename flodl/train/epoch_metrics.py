@@ -256,28 +256,28 @@ def epoch_metrics(
     # The wall clock of rank 0, so that the metrics are the same on every rank.
     epoch_ms = shares[0].epoch_ms
     # The last rank to arrive did not wait: its time is the cost of the exchanges.
-    spent = [share.state["comm_ms"] + share.state["wait_ms"] for share in shares]
-    comm_ms = min(share.state["comm_ms"] for share in shares)
-    batches = sum(rank.batches for rank in ranks)
-    samples = sum(rank.samples for rank in ranks)
-    losses = [share.state["losses"] for share in shares]
-    weight = sum(count for _, count in losses)
-    observed = _weighted([(share.metrics, rank.samples) for share, rank in zip(shares, ranks)])  # noqa: B905
+    comm_ms, spent = math.inf, 0.0
+    batches = samples = weight = 0
+    loss = 0.0
     sums: dict[str, Sums] = {}
-    for share in shares:
-        for name, values in share.state["scalars"].items():
+    for share, rank in zip(shares, ranks, strict=True):
+        state = share.state
+        comm_ms = min(comm_ms, state["comm_ms"])
+        spent += state["comm_ms"] + state["wait_ms"]
+        batches, samples = batches + rank.batches, samples + rank.samples
+        loss, weight = loss + state["losses"][0], weight + state["losses"][1]
+        for name, values in state["scalars"].items():
             sums[name] = merged(sums[name], values) if name in sums else values
-    scalars = _values(sums)
     return EpochMetrics(
         epoch=epoch,
-        avg_loss=sum(total for total, _ in losses) / weight if weight else math.nan,
-        scalars={**observed, **scalars, **evaluated},
+        avg_loss=loss / weight if weight else math.nan,
+        scalars={**_observed(shares), **_values(sums), **evaluated},
         epoch_ms=epoch_ms,
         throughput=samples / epoch_ms if epoch_ms else 0.0,
         share=[rank.batches / batches if batches else float(alone) for rank in ranks],
         per_rank=() if alone else tuple(ranks),
         comm_ms=comm_ms,
-        wait_ms=sum(spent) / len(spent) - comm_ms,
+        wait_ms=spent / len(shares) - comm_ms,
         anchor=None if alone else anchor,
         counts=() if alone else tuple(counts),
         lr=lr,
@@ -298,19 +298,18 @@ def _rank_metrics(share: EpochShare) -> RankMetrics:
 
 
 def _values(sums: Mapping[str, Sums]) -> dict[str, float]:
-    found = {name: reduced(values) for name, values in sums.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, of in sums.items() if (value := reduced(of)) is not None}
 
 
-def _weighted(parts: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]:
-    names = dict.fromkeys(name for metrics, _ in parts for name in metrics)
-    found: dict[str, float] = {}
-    for name in names:
-        having = [(metrics[name], weight) for metrics, weight in parts if name in metrics]
-        total = sum(weight for _, weight in having)
-        if total:
-            found[name] = sum(value * weight for value, weight in having) / total
-    return found
+def _observed(shares: Sequence[EpochShare]) -> dict[str, float]:
+    """Return the means of what the models have recorded, weighted by samples."""
+    sums: dict[str, tuple[float, int]] = {}
+    for share in shares:
+        weight = int(share.state["samples"])
+        for name, value in share.metrics.items():
+            total, known = sums.get(name, (0.0, 0))
+            sums[name] = total + value * weight, known + weight
+    return {name: total / weight for name, (total, weight) in sums.items() if weight}
 
 
 def device_name(device: torch.device, rank: int) -> str:

@@ -157,4 +157,4 @@ class InOrder:
         self.hear()  # what was said in the last step
         self._wishes = None
         rows = group.gather(self._stops.wishes())
-        self._stops.heed([max(wish) for wish in zip(*rows, strict=True)])
+        self._stops.heed(list(map(max, zip(*rows, strict=True))))

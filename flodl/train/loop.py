@@ -17,11 +17,9 @@ from flodl import log
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.ranks.group import Group, group_of_all, host_name
-from flodl.ranks.launch.begun import mark_begun
-from flodl.ranks.launch.launcher import detect
+from flodl.ranks.launch.launcher import detect, mark_begun
 from flodl.ranks.settings import Policy
 from flodl.train.callbacks import Hooks, TrainingRun
-from flodl.train.due_times import DueTimes
 from flodl.train.epoch_metrics import EpochLogs
 from flodl.train.epochs import Epochs
 from flodl.train.guarding import Guarding
@@ -29,33 +27,30 @@ from flodl.train.in_order import InOrder
 from flodl.train.metrics import recording_into
 from flodl.train.observers.checkpoints import non_finite_parameters
 from flodl.train.observers.epoch_observers import Marks, observers_of
-from flodl.train.observers.guards.guard import Setback
-from flodl.train.observers.guards.rewinding import tell_callbacks
+from flodl.train.observers.guards.guard import Setback, tell_callbacks
 from flodl.train.observers.rank_checkpoints import RankCheckpoints
 from flodl.train.observers.steering import Steering
 from flodl.train.observers.stop_requests import BetweenSteps, StopRequests, end_launcher
 from flodl.train.parts import CountedRate, rank_seed, timer_of_rank
 from flodl.train.plan import TrainingPlan, Worker
-from flodl.train.policies.feeds import feed_of, first_schedule, shared_gradient
+from flodl.train.policies.choice import feed_of, first_schedule, shared_gradient
 from flodl.train.policies.in_order import InOrderFeed
 from flodl.train.run.member import Member
-from flodl.train.run.rank_state import begin, begin_in_order
 from flodl.train.run.resume import Start, undone
+from flodl.train.run.start import start_of
 from flodl.train.saving import Saving
 from flodl.train.step.engine_of_plan import engine_of_plan
 from flodl.train.step.precision import FirstBatch
-from flodl.train.steps import Steps
+from flodl.train.steps import DueTimes, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from flodl.monitor import EpochMetrics
     from flodl.ranks.planning.schedule import ScheduleConfig
     from flodl.train.observers.reporting import Reporter
     from flodl.train.parts import Assembly
     from flodl.train.policies.feed import Exchanged, Feed, FeedWindow
-    from flodl.train.run.rank_state import RankStart
 
 
 @final
@@ -103,12 +98,8 @@ class Loop:
         history: list[EpochMetrics],
     ) -> None:
         self.plan, self.group, self.config, self.parts = plan, group, config, parts
-        self.model, self.history, self.ledger, self.reporter = (
-            parts.model,
-            history,
-            ledger,
-            reporter,
-        )
+        self.model, self.history = parts.model, history
+        self.ledger, self.reporter = ledger, reporter
         self.marks = Marks(plan.timeline)
         self.hooks = Hooks(plan.callbacks)
         self.run = TrainingRun(parts.model, parts.optimizer, group.device, plan.num_epochs, history)
@@ -122,10 +113,10 @@ class Loop:
             every_step=self.hooks.watches_steps or self.peers.world_size > 1,
             last_step=plan.most_steps,
         )
-        fresh = first_schedule(plan, config) if config is not None else None
+        self._planned = None if config is None else (config, first_schedule(plan, config))
         # Before the resume, in which epoch_fn may set a schedule.
-        self.rate = CountedRate(plan, parts, fresh.elche.counts if fresh is not None else (1,))
-        self._fresh = fresh
+        counts = self._planned[1].elche.counts if self._planned else (1,)
+        self.rate = CountedRate(plan, parts, counts)
         self._worker.steer(self.rate.steered)
         self.steering = Steering(plan, parts, self.rate.steered, self._due.wake)
         self.stops = StopRequests(self.run, self.steering.mailbox, self._due.wake)
@@ -134,6 +125,7 @@ class Loop:
         self._in_order: InOrder | None = None
         self._closing = ExitStack()
         self._closing.callback(self.checkpoints.close)
+        self._tell_step = lambda: self.observers.call("on_step_end", self.run)
 
     # --- The whole training --------------------------------------------------------------------
 
@@ -154,7 +146,10 @@ class Loop:
         # Not the device number: some launchers show each process a single device, number 0.
         label = f"{host_name()}/{group.device.type}/{group.local_rank}"
         alone = config is None and group.world_size == 1
-        found = self._found(label, alone=alone)
+        found = start_of(
+            plan, parts, group, self._planned, label=label, before_epoch=self._prepare_epoch,
+            state=lambda file: self.feed.write_state(file),  # noqa: PLW0108 - it is made later
+        )  # fmt: skip
         start, counts, step_values = found.start, found.counts, self.reporter.step_values
         self.start = start
         self.rate.restore(counts.rate)
@@ -167,16 +162,13 @@ class Loop:
         engine = engine_of_plan(
             plan, parts, self.rate.steered, done=counts.steps, scaler=parts.counted_scaler(),
             ledger=self.ledger, values=step_values, reduce=gradient,
-            after_step=self._after_step if parts.average is not None else None,
+            after_step=self._tell_step if parts.average is not None else None,
         )  # fmt: skip
         engine.adopt(start.state.engine)
         logs = EpochLogs(engine, group.device, weighted=gradient is not None or config is not None)
         logs.load(found.logs)
-        self.run.global_step, self.run.epoch, self.run.step = (
-            counts.steps,
-            counts.epoch,
-            counts.step,
-        )
+        run = self.run
+        run.global_step, run.epoch, run.step = counts.steps, counts.epoch, counts.step
         self.steering.restore(start.state.acts, counts.steps, start.source)
         begins = group.leads and counts.local_step == start.position.step == 0
         self.checkpoints.begin(found, label)
@@ -199,19 +191,6 @@ class Loop:
         if start.source is not None:
             mark_begun()
         self._attend()
-
-    def _found(self, label: str, *, alone: bool) -> RankStart:
-        """Return where this rank starts; collective."""
-        plan, group, parts, config = self.plan, self.group, self.parts, self.config
-        if alone:
-            return begin_in_order(plan, parts, self._prepare_epoch)
-        if plan.distributed.elastic and not group.leads:
-            # Imported here: only ranks that come and go need it.
-            from flodl.train.run.elastic_state import begin_joined
-
-            return begin_joined(plan, parts, group, self._prepare_epoch, self._write_state)
-        planned = (config, self._fresh) if config and self._fresh else None
-        return begin(plan, parts, group, planned, label=label, before_epoch=self._prepare_epoch)
 
     def _attend(self) -> None:
         """Make what attends to the steps: guards, epochs and checkpoints."""
@@ -241,10 +220,6 @@ class Loop:
         from flodl.train.run.succession import step_down
 
         step_down(self)
-
-    def _write_state(self, file: Path) -> None:
-        """Write the state of this rank for one that joins; called once it has a feed."""
-        self.feed.write_state(file)
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -284,9 +259,6 @@ class Loop:
         if self.peers is not self.group:
             self.peers.close()
         self.ledger.lap(Account.LOGGING)
-
-    def _after_step(self) -> None:
-        self.observers.call("on_step_end", self.run)
 
     def _close_steps(self) -> None:
         self.feed.close()
@@ -407,8 +379,7 @@ class Loop:
     def _needs_one_model(self) -> bool:
         """Whether something is due for which the ranks must have the same model."""
         stops, step = self.stops, self.steps.engine.global_step
-        due = bool(stops) or stops.acts or self.feed.checkpoint_due(step)
-        return due or self.guarding.is_due()
+        return bool(stops or stops.acts) or self.feed.checkpoint_due(step) or self.guarding.is_due()
 
     def _stops_after_acts(self) -> bool:
         """Act, and save a checkpoint, if that is due; return whether the training pauses here."""
@@ -517,8 +488,7 @@ class Loop:
             message = f"stopped after {self.feed.told_place()}; {self.checkpoints.whereabouts()}"
         if stops.told:
             end_launcher(self.peers, stops.interrupt)
-        own = self.peers.world_size == 1
-        stops.leave(message, None if own else stops.interrupted_by)
+        stops.leave(message, stops.interrupted_by if self.peers.world_size > 1 else None)
 
     def _act(self) -> None:
         """Do what people asked for, while all ranks have the same model; collective."""
@@ -527,8 +497,7 @@ class Loop:
             return
         stops.acts = False
         steps.engine.present()
-        place = feed.rate_place()
-        if place is not None:
+        if (place := feed.rate_place()) is not None:
             self.rate.steered.position = place
         self.ledger.lap(Account.LOGGING if feed.in_order else Account.SYNC)
         between = BetweenSteps(self.peers, stops, self.saving.save_now)

@@ -6,22 +6,26 @@ evaluation, a callback or the checkpoint shows up after seconds. Nothing is left
 
 from __future__ import annotations
 
+import heapq
 import os
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import torch
+from torch import Tensor
 
 from fdl.base.files import replace_text
+from flodl.data import BatchDataSet, DataLoader
+from flodl.data.adapters import as_batch_data_set, declared_names, stays_in_memory
 from flodl.device import select_device
 from flodl.monitor import Monitor
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.monitor.records import to_json
 from flodl.ranks.settings import DdpRunConfig
 from flodl.train.callbacks import Callback, TrainingRun
-from flodl.train.largest_batches import Largest, find_largest
 from flodl.train.parts import make_loader
 from flodl.train.peak_memory import PeakMemory, available_bytes
 from flodl.train.run.run_records import REHEARSAL
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
 
     Train = Callable[[TrainingPlan, TimeLedger | None], TrainerHandle]
     EvalFn = Callable[[Any], Mapping[str, float | Tensor]]
+    from flodl.data import Batch, IterableLoader
+
 
 STEPS = 2
 """Optimizer steps of a rehearsal."""
@@ -332,3 +338,101 @@ def _largest_size(result: Rehearsal, peak: int) -> int | None:
 
 def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+SEARCH_SECONDS = 20.0
+"""The search for the largest batches ends after this time."""
+
+_TWO = 2
+
+
+@final
+@dataclass(frozen=True)
+class Largest:
+    """The largest batches.
+
+    Attributes:
+        dataset: Data whose batches they are.
+        batch_size: Samples per batch of it; None if it makes its own batches.
+        loader_options: Settings of its loader that replace those of the training.
+        how: How they were found, for a reader.
+    """
+
+    dataset: object
+    batch_size: int | None
+    loader_options: Mapping[str, Any] = field(default_factory=dict)
+    how: str = ""
+
+
+def find_largest(loader: DataLoader | IterableLoader, dataset: object, count: int) -> Largest:
+    """Return ``count`` batches that are as large as the two largest of the first epoch.
+
+    Samples in tensors and arrays all have one size, so nothing is read for them. Other samples are
+    read once, for at most :data:`SEARCH_SECONDS`.
+
+    Args:
+        loader: The loader of the training, on the CPU.
+        dataset: Its data, as the user gave it.
+        count: Number of batches wanted.
+    """
+    if not isinstance(loader, DataLoader):
+        return Largest(dataset, loader.batch_size, how="the first batches of the data")
+    source = as_batch_data_set(dataset, declared_names(dataset))
+    numbers = range(loader.num_batches)
+    if stays_in_memory(source):
+        # Only the last batch may differ: it is smaller, or has one sample more.
+        chosen = sorted(numbers, key=lambda one: -len(loader.rows(0, one)))[:_TWO]
+        how = "all batches have samples of one size"
+    else:
+        chosen, seen = _by_bytes(loader)
+        how = f"the largest of {seen} batches"
+        if seen < len(numbers):
+            how += f" that were read in {SEARCH_SECONDS:g} s; an epoch has {len(numbers)}"
+    batches = [loader.rows(0, number) for number in chosen]
+    rows = [batches[one % len(batches)] for one in range(count)]
+    size = max(len(one) for one in rows)
+    rows = [one if len(one) == size else rows[0] for one in rows]
+    options: dict[str, Any] = {
+        "shuffle": False, "sampler": None, "drop_last": False, "join_remainder": False
+    }  # fmt: skip
+    if loader.names is not None:
+        options["names"] = loader.names
+    return Largest(Rows(source, torch.cat(rows).tolist()), size, options, how)
+
+
+def _by_bytes(loader: DataLoader) -> tuple[list[int], int]:
+    """The numbers of the two batches with the most bytes, and how many batches were read."""
+    end = time.monotonic() + SEARCH_SECONDS
+    sizes: list[tuple[int, int]] = []
+    for number, (_, batch) in enumerate(loader.deliver(0, 0, loader.num_batches)):
+        sizes.append((_bytes(batch), -number))
+        if time.monotonic() > end:
+            break
+    return [-number for _, number in heapq.nlargest(_TWO, sizes)], len(sizes)
+
+
+def _bytes(batch: Batch) -> int:
+    found: Iterable[Any] = batch
+    return sum(one.nbytes for one in found if isinstance(one, Tensor))
+
+
+@final
+class Rows(BatchDataSet):
+    """Some samples of a data set, in a given order.
+
+    Args:
+        source: The data set.
+        rows: Numbers of its samples; one may occur several times.
+    """
+
+    def __init__(self, source: BatchDataSet, rows: Sequence[int]) -> None:
+        self._source = source
+        self._rows = rows
+        self.names = declared_names(source)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get_batch(self, indices: Sequence[int]) -> Sequence[Tensor]:
+        """Return the samples at these places."""
+        return self._source.get_batch([self._rows[one] for one in indices])

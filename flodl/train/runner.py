@@ -14,9 +14,8 @@ from flodl.data.adapters import is_iterable
 from flodl.device import select_device, usable_gpus
 from flodl.errors import DistributedError, WorkersFailed
 from flodl.ranks.group import LocalGroup
-from flodl.ranks.launch.begun import mark_watched
 from flodl.ranks.launch.current_group import this_group as this_group
-from flodl.ranks.launch.launcher import JOIN_VARIABLE, detect
+from flodl.ranks.launch.launcher import JOIN_VARIABLE, detect, mark_watched
 from flodl.ranks.launch.orphans import end_with_launcher
 from flodl.train.epoch_end import end_state
 from flodl.train.handle import TrainedState, TrainerHandle

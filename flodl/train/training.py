@@ -18,11 +18,10 @@ from flodl.train.epoch_metrics import device_name
 from flodl.train.handle import TrainerHandle
 from flodl.train.loop import Loop
 from flodl.train.observers.digests import few_samples_digest
+from flodl.train.observers.epoch_observers import merge_into_run, recorded
 from flodl.train.observers.reporting import Reporter, reported
-from flodl.train.observers.timelines import merge_into_run, recorded
 from flodl.train.parts import Assembly, assemble
-from flodl.train.policies.choice import told_waiting, with_policy
-from flodl.train.policies.feeds import barrier_every, schedule_config
+from flodl.train.policies.choice import barrier_every, schedule_config, told_waiting, with_policy
 from flodl.train.run.resume_hint import add_hint
 
 if TYPE_CHECKING:

@@ -128,7 +128,7 @@ def finetune(source: str) -> None:
     if model.tokenizer is None:
         sys.exit(f"{source} has no tokenizer, so texts cannot be encoded")
     torch.manual_seed(0)
-    batch = model.tokenizer.encode([text for text, _ in REVIEWS])
+    batch = model.tokenizer([text for text, _ in REVIEWS], padding=True, return_tensors="pt")
     labels = torch.tensor([label for _, label in REVIEWS])
     chosen = list(model.parameters())
     setup = Trainer.setup_head(model, None, lambda _: torch.optim.Adam(chosen, lr=5e-5))

@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 import torch
 
-from benchmarks import gpu, ten_models
+from benchmarks import gpu, gpu_ran, ten_models
 from benchmarks.gpu_lines import places_in
 from benchmarks.rows import Kept
 from benchmarks.ten_models_networks import networks
@@ -122,16 +122,31 @@ def test_ratios_are_to_plain_pytorch_and_a_fall_back_is_told(monkeypatch):
     assert any(line.startswith("Not measured yet: convnet, ") for line in lines)
 
 
-def test_missing_rows_come_first_and_those_of_today_are_kept(monkeypatch):
+def test_missing_rows_come_first_and_only_what_fits_is_begun(monkeypatch):
     today, here = {"where": "here", "date": "today"}, ["mlp", "convnet", "gru_seq", "lstm_seq"]
     kept = Kept({"mlp": {**today, "date": "before"}, "gru_seq": {**today, "cells": []}}, None)
     assert gpu.wanted(here, kept, today) == ["convnet", "lstm_seq", "mlp"]
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    budget, allowed = gpu.Budget(100.0), []
-    for now[0] in (30.0, 60.0, 80.0, 95.0):
-        allowed.append(budget.allows_another())
-    assert allowed == [True, True, True, False]
+    budget = gpu.Budget(100.0)
+    kept.rows["convnet"] = {"seconds": 30.0}
+    assert gpu.expected("convnet", kept) == 30.0
+    assert gpu.expected("lstm_seq", kept) == gpu.EXPECTED["ten models"]
+    assert budget.rows(["convnet", "lstm_seq", "mlp"], kept) == 2
+    assert budget.rows(["lstm_seq"] * 9, kept) == 2
+    now[0] = 70.5
+    assert not budget.allows(30.0)
+    assert budget.rows(["convnet"], kept) == 1
+
+
+def test_everything_fits_into_ten_minutes_the_ten_models_first(tmp_path, capsys):
+    gpu.main(["--plan", "--output", str(tmp_path / "none.md")])
+    lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
+    rows = [cells for cells in lines if len(cells) == 4 and cells[1].isdigit()]
+    assert [row[0] for row in rows] == [*networks(), *gpu.PROGRAMS, "predictions"]
+    assert float(rows[-1][-1]) <= 600
+    gpu.main(["--plan", "--seconds", "300", "--output", str(tmp_path / "none.md")])
+    assert "the next call" in capsys.readouterr().out
 
 
 ON_A_GPU = [
@@ -151,15 +166,15 @@ def test_what_ran_on_a_gpu_is_read_from_the_run_of_the_tests(real, tmp_path, mon
         '<testcase classname="tests.nn.test_a" name="test_two"><skipped/></testcase>'
         '<testcase classname="tests.nn.test_a" name="test_three"><failure/></testcase></testsuite>'
     )
-    place = next(one for one in gpu.places() if one.file == "flodl/memory.py")
+    place = next(one for one in gpu_ran.places() if one.file == "flodl/memory.py")
     bodies = {place.function: {"executed_lines": [place.line + 1]}}
     # `def` and `class` run where a module is imported.
     imported = {"": {"executed_lines": list(range(1, 500))}}
-    outside = next(one for one in gpu.places() if one.file == "examples/mixed_precision.py")
+    outside = next(one for one in gpu_ran.places() if one.file == "examples/mixed_precision.py")
     files = {place.file: {"functions": bodies}, "flodl/data/transfer.py": {"functions": imported}}
     files[outside.file] = {"functions": {"": {"executed_lines": [outside.line]}}}
     coverage.write_text(json.dumps({"files": files}))
-    found = gpu.what_ran(junit, coverage)
+    found = gpu_ran.what_ran(junit, coverage)
     assert found["tests"] == {"tests/nn/test_a.py::test_one": 2}
     ran = [[one.file, one.function, one.why] for one in (place, outside)]
     assert sorted(found["code"]) == sorted(ran)
@@ -191,13 +206,14 @@ def test_the_page_of_what_never_ran_on_a_gpu_has_the_figures_and_lines_of_today(
     rows = re.findall(r"\| `(tests/[^`]+)` \| (\d+) \|", text)
     assert len(rows) > 20
     listed = [name for name, cases in rows for _ in range(int(cases))]
-    monkeypatch.setattr(gpu, "gpu_tests", lambda: listed)
-    assert gpu.never_run() + "\n" == text, "python -m benchmarks.gpu --list --output " + str(PAGE)
+    monkeypatch.setattr(gpu_ran, "gpu_tests", lambda: listed)
+    command = f"python -m benchmarks.gpu --list --output {PAGE}"
+    assert gpu_ran.never_run(gpu.planned()) + "\n" == text, command
 
 
 @pytest.mark.slow
 def test_the_page_of_what_never_ran_on_a_gpu_has_every_test():
-    assert gpu.never_run() + "\n" == PAGE.read_text(encoding="utf-8")
+    assert gpu_ran.never_run(gpu.planned()) + "\n" == PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

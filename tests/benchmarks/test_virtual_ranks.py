@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from benchmarks import virtual_ranks_page as pages, virtual_ranks_ways as ways
+from benchmarks.virtual_ranks import PLACES
 from benchmarks.virtual_ranks_rows import Rows, cell_of
-from benchmarks.virtual_ranks_tasks import SEEDS, TASKS, Order
+from benchmarks.virtual_ranks_tasks import NOISE, SEEDS, TASKS, Order, generated, prototypes
 from benchmarks.virtual_ranks_ways import Cell, Place, grid, train
 
 
@@ -121,3 +122,20 @@ def test_a_training_on_another_clock_is_the_same_but_for_the_times(way, changes)
     assert repeated.pop("repeats") == alike["commit"]
     assert {**repeated, "seconds": 0} == {**train(other), "seconds": 0}
     assert rows.alike(cell("cadence")) is None
+
+
+def test_generated_images_are_as_hard_as_is_said():
+    inputs, labels = generated().test
+    assert inputs.shape == (1024, 3, 32, 32)
+    apart = torch.cdist(inputs.flatten(1) * NOISE, prototypes().flatten(1))
+    assert float((apart.argmin(1) == labels).double().mean()) == pytest.approx(0.95, abs=0.01)
+
+
+def test_every_task_is_planned_with_the_bytes_of_its_network():
+    assert set(PLACES) == set(TASKS)
+    for name, task in TASKS.items():
+        if name != "MLP":  # its exchange is that of a larger network
+            network = task.network(task.seeds[0])
+            assert 4 * sum(one.numel() for one in network.parameters()) == task.bytes, name
+    large = list(grid("GPT of 10 M", PLACES["GPT of 10 M"][0]))
+    assert len(large) == 16  # every way, with one rate and both momenta

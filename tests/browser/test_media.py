@@ -11,6 +11,7 @@ import torch
 
 from flodl.monitor import Monitor
 from flodl.monitor.report import HtmlSink
+from tests.rows import sampled
 
 from .test_report import click, count, overflow, texts, unnamed
 
@@ -206,8 +207,7 @@ def test_a_report_says_what_it_leaves_out(browser, tmp_path):
     assert "this file holds at most 3 KB of media" in note
 
 
-@pytest.mark.parametrize("width", [400, 1400, 2560])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("dark", "width"), sampled((False, True), (400, 1400, 2560)))
 def test_the_panels_fit_every_window(browser, tmp_path, width, dark):
     browser.open(page(tmp_path), width=width, dark=dark)
     assert overflow(browser) <= 0

@@ -21,6 +21,7 @@ from flodl.monitor import (
 )
 from flodl.monitor.records import EpochRecord, StepSeries
 from flodl.monitor.report import HtmlSink
+from tests.rows import sampled
 
 from .chromium import Browser
 
@@ -166,8 +167,7 @@ def test_a_finished_run(browser, tmp_path):
     assert browser.requests == [page.as_uri()], "opened from a file, it asks for nothing else"
 
 
-@pytest.mark.parametrize("width", [360, 800, 1400])
-@pytest.mark.parametrize("epochs", [1, 1000])
+@pytest.mark.parametrize(("epochs", "width"), sampled((1, 1000), (360, 800, 1400)))
 def test_one_epoch_or_a_thousand_fit_every_window(browser, tmp_path, epochs, width):
     browser.open(report(tmp_path, epochs, config=CONFIG), width=width)
     lengths = [[len(run) for run in one["raw"]] for one in drawn(browser)]

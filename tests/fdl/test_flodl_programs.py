@@ -82,6 +82,7 @@ def test_the_bench_works_where_it_was_called(fdl, tmp_path):
     assert plan["command"] == ["ddp-bench", "quick"]
     assert plan["flags"][0]["origin"].startswith("flodl/ddp_bench/fdl.yml:")
     assert json.loads(plan["env"]["FDL_PLAN"])["cwd"] == str(tmp_path)
+    assert not (BENCH.parent / ".fdl").exists(), "a library may be read only"
 
 
 @needs_bench

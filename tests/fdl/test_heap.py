@@ -101,9 +101,9 @@ def test_a_run_command_gets_nothing(project, fdl):
     [
         (f"{FIRST}=1", f"{FIRST}=1:" + OURS.partition(":")[2]),
         ("glibc.malloc.arena_max=1", f"glibc.malloc.arena_max=1:{OURS}"),
-        (OURS, OURS),
+        pytest.param(OURS, OURS, marks=pytest.mark.slow),
         ("nonsense", "nonsense"),
-        ("", OURS),
+        pytest.param("", OURS, marks=pytest.mark.slow),
     ],
 )
 def test_what_the_user_has_set_stays(project, fdl, given, expected):

@@ -93,7 +93,11 @@ def test_ctrl_c_ends_a_command_with_130(project):
     assert "Traceback" not in terminal.text
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"])
+@pytest.mark.parametrize(
+    "name",
+    ["SIGTERM", "SIGINT", "SIGUSR1"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("SIGHUP", "SIGUSR2")],
+)
 def test_a_signal_to_fdl_alone_is_handed_on_once(project, name):
     process = subprocess.Popen(
         [sys.executable, "-m", "fdl", "t"],

@@ -1,12 +1,15 @@
 """How often an entry starts: `ddp:` and the flags of the same names become a launch."""
 
 import json
+import os
 import sys
 
 import pytest
 
 from fdl.plan import torchrun
 from fdl.plan.torchrun import launcher
+from tests import fork_server
+from tests.conftest import typed_in
 from tests.fdl.hardware.fake_nvml import card, nvidia
 from tests.fdl.programs import executable
 from tests.fdl.terminal import outside_container
@@ -47,6 +50,12 @@ EVERYTHING = {
 
 
 @pytest.fixture
+def forking_fdl(tmp_path):
+    """``fdl``, whose torchrun and ranks are forks that have imported torch."""
+    return typed_in(tmp_path, fork_server.torch_on_path(os.environ))
+
+
+@pytest.fixture
 def planned(project, fdl):
     """Lay out a folder `train` and return the dry run of a command line, as JSON."""
 
@@ -82,7 +91,7 @@ def settings_of(plan):
     return json.loads(plan["env"]["FLODL_DDP"])
 
 
-def test_ranks_on_the_command_line_start_the_program_so_often(project, fdl):
+def test_ranks_on_the_command_line_start_the_program_so_often(project, forking_fdl):
     project(
         {
             "fdl.yml": "commands: {train: }",
@@ -90,7 +99,8 @@ def test_ranks_on_the_command_line_start_the_program_so_often(project, fdl):
             "train/main.py": SAY,
         }
     )
-    done = fdl("train", "--ranks", "2", "--x", "--", "--ranks", "7", env={"OMP_NUM_THREADS": "1"})
+    words = ("train", "--ranks", "2", "--x", "--", "--ranks", "7")
+    done = forking_fdl(*words, env={"OMP_NUM_THREADS": "1"})
     assert done.exit == 0, done.err
     said = sorted(json.loads(line) for line in done.out.splitlines())
     assert [variables[:3] for variables, _ in said] == [["0", "2", "0"], ["1", "2", "1"]]
@@ -99,14 +109,14 @@ def test_ranks_on_the_command_line_start_the_program_so_often(project, fdl):
         assert json.loads(variables[4]) == {"policy": "async", "ranks": 2}
 
 
-def test_a_rank_that_fails_fails_the_command(project, fdl):
+def test_a_rank_that_fails_fails_the_command(project, forking_fdl):
     project(
         {
             "fdl.yml": "entry: python main.py\ncommands: {two: {ddp: {ranks: 2, max_restarts: 0}}}",
             "main.py": "import os, sys\nsys.exit(3 * int(os.environ['RANK']))\n",
         }
     )
-    done = fdl("-q", "two")
+    done = forking_fdl("-q", "two")
     assert (done.exit, done.err) == (3, "")
 
 
@@ -150,7 +160,7 @@ def test_every_field_reaches_a_program_that_declares_no_flag(planned):
 
 
 @pytest.mark.case("distributed", 59)
-def test_every_field_reaches_a_program_that_declares_the_flags(project, fdl):
+def test_every_field_reaches_a_program_that_declares_the_flags(project, forking_fdl):
     project(
         {
             "fdl.yml": f"entry: python main.py\nddp: {json.dumps(EVERYTHING)}\ncommands: {{p: "
@@ -169,9 +179,9 @@ def test_every_field_reaches_a_program_that_declares_the_flags(project, fdl):
         }
     )
     # The program has been asked: now fdl knows that it takes the launch's own flags as well.
-    assert fdl("self", "schema", "refresh").exit == 0
-    assert "--simulate-ms" in fdl("p", "--help").out
-    done = fdl("p")
+    assert forking_fdl("self", "schema", "refresh").exit == 0
+    assert "--simulate-ms" in forking_fdl("p", "--help").out
+    done = forking_fdl("p")
     assert done.exit == 0, done.err
     first, second = (json.loads(line) for line in done.out.splitlines())
     assert first == second

@@ -249,10 +249,10 @@ SLEEPER = {"fdl.yml": SLEEPERS, "swept/fdl.yml": 'entry: sh -c "sleep 600; true"
     [
         # fdl, its watcher, and the job.
         (["plain"], 3),
-        (["shell"], 4),
+        pytest.param(["shell"], 4, marks=pytest.mark.slow),
         # The last process has no environment, so it is found by its parent.
         (["bare"], 3),
-        (["chain"], 3),
+        pytest.param(["chain"], 3, marks=pytest.mark.slow),
         (["--jobs", "2", "plain", "shell"], 8),
         (["swept", "--each", "lr=1,2"], 5),
     ],

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.rows import sampled
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
 
 FULL = "error: cannot write to standard output: No space left on device\n"
@@ -31,9 +33,11 @@ def shell(folder, text):
     return subprocess.run(["sh", "-c", script], cwd=folder, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("words", WORDS)
-@pytest.mark.parametrize(("where", "message"), [("> /dev/full", FULL), (">&-", CLOSED)])
-def test_output_that_cannot_be_written_is_one_line(project, words, where, message):
+@pytest.mark.parametrize(
+    ("words", "closed"), sampled(WORDS, (("> /dev/full", FULL), (">&-", CLOSED)))
+)
+def test_output_that_cannot_be_written_is_one_line(project, words, closed):
+    where, message = closed
     done = shell(project(MANIFEST), f"fdl {words} {where}")
     assert done.stderr == message
     assert done.returncode == 1

@@ -104,6 +104,11 @@ class Plot {
   }
 }
 
+/** How the curve of this number looks among those of its chart. */
+function lookOf(index) {
+  return { color: ink.get(`series-${index % FEW_COLORS}`), dash: DASHES[Math.floor(index / FEW_COLORS) % DASHES.length] };
+}
+
 /** A line of the text box: a colour, a name, a value. */
 function reading(color, name, value, dashed = false) {
   return element("span", {}, swatch(color, dashed), element("i", { textContent: name }), value);

@@ -135,8 +135,7 @@ class LineChart extends Chart {
   }
 
   look(name) {
-    const index = this.series.findIndex((one) => one.name === name);
-    return { color: ink.get(`series-${index % FEW_COLORS}`), dash: DASHES[Math.floor(index / FEW_COLORS) % DASHES.length] };
+    return lookOf(this.series.findIndex((one) => one.name === name));
   }
 
   /** The drawn points: a row of heads, and a row for each point. */

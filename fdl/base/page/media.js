@@ -444,8 +444,7 @@ class RateChart extends Chart {
   }
 
   #look(name) {
-    const at = this.#curves.findIndex((one) => one.name === name);
-    return { color: ink.get(`series-${at % FEW_COLORS}`), dash: DASHES[Math.floor(at / FEW_COLORS) % 3] };
+    return lookOf(this.#curves.findIndex((one) => one.name === name));
   }
 
   get #shown() {

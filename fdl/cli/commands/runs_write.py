@@ -151,7 +151,7 @@ def import_(
     ctx: typer.Context,
     path: Annotated[
         list[Path] | None,
-        typer.Argument(help="TensorBoard event folders, MLflow stores, Lightning CSV logs"),
+        typer.Argument(help="Folders of TensorBoard, MLflow, W&B or Lightning CSV logs"),
     ] = None,
     into: Annotated[
         Path | None,
@@ -160,7 +160,7 @@ def import_(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
-    """Convert runs of TensorBoard, MLflow and Lightning to run directories.
+    """Convert runs of TensorBoard, MLflow, W&B and Lightning to run directories.
 
     The files that are read stay as they are. A second import updates the same run directories;
     your tags and notes stay. A run is found by its path, one of MLflow by its id.

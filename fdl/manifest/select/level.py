@@ -28,7 +28,7 @@ PRESET = "preset"
 SECTIONS = ("ddp", "training", "output")
 """Manifest sections that become generated flags."""
 
-_OF_A_PRESET = (*SECTIONS, "options", "subcommand", "metrics")
+_OF_A_PRESET = (*SECTIONS, "options", "subcommand", "metrics", "track")
 """Keys that make an entry of ``commands:`` a preset."""
 
 

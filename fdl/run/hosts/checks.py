@@ -65,7 +65,7 @@ class Checked(Record):
     def ranks_of(self, number: int) -> str:
         """The ranks of a host in words: ``rank 2``, ``ranks 0 to 3``."""
         first, count = sum(self.ranks[:number]), self.ranks[number]
-        if not all(self.ranks[:number]):
+        if not all(self.ranks[:number]) or not any(self.ranks):
             return f"host {number + 1} of {len(self.ranks)}"
         if count == 0:
             return f"from rank {first}"
@@ -99,7 +99,9 @@ class Checks:
         self._all = connections
         self._root = step.plan.root
         self._where = where
-        self._words = ["--dry-run", "--json", *joining(step.words, "HOST:1", len(connections))]
+        self._elastic = step.plan.elastic
+        count = 1 if self._elastic else len(connections)
+        self._words = ["--dry-run", "--json", *joining(step.words, "HOST:1", count)]
         self._typed = f"fdl --on {where.on} {' '.join(step.words)}"
         self._files = {name: _digest(Path(step.plan.root, name)) for name in files}
         self._findings: list[tuple[int, Finding]] = []
@@ -115,7 +117,7 @@ class Checks:
         if len(self._all) > 1:
             meeting = self._meeting()
             own = self._reach(meeting) if meeting else own
-        ranks = [_ranks(one.facts) for one in self._all]
+        ranks = [0 if self._elastic else _ranks(one.facts) for one in self._all]
         ordered = [one for _, one in sorted(self._findings, key=lambda pair: pair[0])]
         return Checked(ordered, ranks, meeting, own)
 
@@ -189,6 +191,10 @@ class Checks:
         elif plan["ranks"] and "torch" not in facts["packages"]:
             pip = f"{machine.python} -m pip install torch"
             add("packages", f"torch is not installed for {machine.python}", machine.typed(pip))
+        elif self._elastic and "torchft" not in facts["packages"]:
+            pip = f"{machine.python} -m pip install 'flodl[elastic]'"
+            cause = "elastic ranks need torchft, which is not installed"
+            add("packages", cause, machine.typed(pip))
         elif machine.gpus and plan["ranks"] and len(plan["ranks"]["gpus"]) < machine.gpus:
             there = len(plan["ranks"]["gpus"])
             cause = f"it has {there} usable GPUs, and the manifest says {machine.gpus}"
@@ -318,6 +324,10 @@ def show(checked: Checked, connections: Sequence[Connection], *, always: bool) -
             rows.append((machine.name, checked.ranks_of(number), "ok", _summary(one.facts)))
     heads = ("host", "ranks", "check", "found")
     output.console(stderr=True).print(table(rows, heads, wrap=(3,)))
+    if len(connections) > 1 and all(_could_be_elastic(one.facts) for one in connections):
+        output.note(
+            "all hosts have torchft: with --elastic, one may be lost or join while the others train"
+        )
     for each in checked.findings:
         output.hint(f"{each.host}: {each.next}")
 
@@ -336,6 +346,11 @@ def require(checked: Checked) -> None:
                 f"{each.cause})",
                 hint=each.next,
             )
+
+
+def _could_be_elastic(facts: Mapping[str, Any]) -> bool:
+    """Whether a host has what elastic ranks need, and its ranks are fixed."""
+    return "torchft" in facts.get("packages", ()) and bool(facts["plan"].get("ranks"))
 
 
 def _summary(facts: Mapping[str, Any]) -> str:

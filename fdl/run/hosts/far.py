@@ -30,7 +30,8 @@ _SILENCE_S = 20.0
 """After so long without a message, the connection is lost: the other end sends one every 2 s."""
 _GRACE_S = 10.0
 _LOOKS_S = 0.2
-_PACKAGES = ("flodl", "torch")
+_PACKAGES = ("flodl", "torch", "torchft")
+_JOINS_S = 120.0
 
 
 class Far:
@@ -57,7 +58,7 @@ class Far:
             elif what == "kill":
                 self._kill()
             elif what == "run":
-                self._run(**message)
+                threading.Thread(target=self._run, kwargs=message, daemon=True).start()
             elif what != "alive":
                 answer = getattr(self, what)
                 threading.Thread(target=self._answer, args=(what, answer, message)).start()
@@ -74,6 +75,7 @@ class Far:
         os._exit(0)
 
     def _kill(self) -> None:
+        self._ended.set()
         if self._child is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
@@ -133,7 +135,10 @@ class Far:
 
     # --- The command ---------------------------------------------------------------------------
 
-    def _run(self, words: list[str], below: str, env: dict[str, str], own: str) -> None:
+    def _run(self, words: list[str], below: str, env: dict[str, str], own: str, after: str) -> None:
+        if after and not self._can_join(after):
+            self._tell({"ended": 1})
+            return
         folder = tempfile.mkdtemp(prefix="fdl-host-")
         events = Path(folder, "events")
         events.touch()
@@ -155,6 +160,18 @@ class Far:
         for kind, stream in ((b"out", child.stdout), (b"err", child.stderr)):
             threading.Thread(target=self._copy, args=(kind, stream), daemon=True).start()
         threading.Thread(target=self._wait, args=(child, events)).start()
+
+    def _can_join(self, meeting: str) -> bool:
+        """Wait for the ranks of the first host, which others join."""
+        host, _, port = meeting.rpartition(":")
+        limit = time.monotonic() + _JOINS_S
+        while time.monotonic() < limit and not self._ended.is_set():
+            with suppress(OSError), socket.create_connection((host, int(port)), timeout=2):
+                return True
+            time.sleep(_LOOKS_S)
+        if not self._ended.is_set():
+            self._say(b"err", b"the ranks of the first host have not begun in %d s\n" % _JOINS_S)
+        return False
 
     def _copy(self, kind: bytes, stream: Any) -> None:
         while data := os.read(stream.fileno(), 1 << 16):
@@ -200,6 +217,7 @@ class Far:
                     self._tell({"kind": "stopped", "rank": int(rank), "pid": pid})
 
     def _signal(self, number: int) -> None:
+        self._ended.set()
         if self._child is not None and self._child.poll() is None:
             self._child.send_signal(number)
 

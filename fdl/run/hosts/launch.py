@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.base import output
 from fdl.base.signals import handled
+from fdl.plan.planner import JOIN_VARIABLE
 from fdl.run.batch.task import joining
 from fdl.run.hosts.checks import Checked, Checks, require, show, tracked_files
 from fdl.run.hosts.connection import Connection
@@ -101,6 +103,7 @@ class _Hosts:
         ]
         self.signal = 0
         self._step, self._where = step, where
+        self._elastic = step.plan.elastic
         self._writers: dict[tuple[int, str], int] = {}
         self._copiers: list[threading.Thread] = []
         self._checked = Checked((), [0] * len(self.connections), "", ())
@@ -136,17 +139,24 @@ class _Hosts:
     def run(self, checked: Checked) -> int:
         """Start the ranks and wait until all hosts have ended; the exit code."""
         self._print_lines()
-        words = joining(self._step.words, checked.meeting, len(self.connections))
+        meeting, token = checked.meeting, secrets.token_urlsafe(16)
+        joins = meeting and self._elastic
+        words = joining(self._step.words, meeting, 1 if joins else len(self.connections))
         for number, one in enumerate(self.connections):
             env = dict(one.machine.env)
             if one.machine.gpus:
                 env["CUDA_VISIBLE_DEVICES"] = devices(one.machine)
-            if checked.meeting:
-                env["FDL_NODE"] = str(number)
+            if meeting:
                 env["FLODL_HOST"] = one.machine.name
+            if joins and number == 0:
+                env["FLODL_LIGHTHOUSE"] = f"{meeting}#{token}"
+            elif joins:
+                env[JOIN_VARIABLE] = f"http://{meeting}/#{token}"
+            elif meeting:
+                env["FDL_NODE"] = str(number)
             one.send(
                 {"do": "run", "words": words, "below": self._where.below, "env": env,
-                 "own": checked.own[number]}
+                 "own": checked.own[number], "after": meeting if joins and number else ""}
             )  # fmt: skip
         while any(self._is_running(one) for one in self.connections):
             self._next()
@@ -194,7 +204,8 @@ class _Hosts:
             self._stop_at = 0.0
             return
         self.signal = number
-        if self._checked.meeting and len(self._started) < len(self.connections):
+        waits = self._checked.meeting and not self._elastic
+        if waits and len(self._started) < len(self.connections):
             # A launcher that waits for another host hears no signal, and no rank has begun.
             self._stop_at = time.monotonic() + _WAITING_S
         for one in self.connections:
@@ -272,6 +283,10 @@ class _Hosts:
     def _fail(self, number: int, code: int) -> None:
         """One host has failed for good: end all others."""
         if self._failed is not None or self.signal:
+            return
+        if self._elastic and number and self._is_running(self.connections[0]):
+            again = f"fdl --on {self._where.on} {' '.join(self._step.words)}"
+            self._say(number, f"it is lost with exit code {code}; the others train on", again)
             return
         self._failed = code
         self._stop_at = time.monotonic() + _LAST_S

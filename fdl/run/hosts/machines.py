@@ -145,7 +145,8 @@ def as_text(step: Step, where: Where) -> str:
     """What a dry run shows: the command of each host."""
     lines = []
     for number, one in enumerate(where.hosts):
-        words = shlex.join(["fdl", *joining(step.words, "HOST:PORT", len(where.hosts))])
+        count = 1 if step.plan.elastic else len(where.hosts)
+        words = shlex.join(["fdl", *joining(step.words, "HOST:PORT", count)])
         gpus = f"CUDA_VISIBLE_DEVICES={devices(one)} " if one.gpus else ""
         sync = f"rsync the tracked files to {one.address}:{one.folder}\n" if where.syncs else ""
         lines.append(f"{sync}{one.typed(f'{gpus}{words}')}  # host {number}: {one.name}\n")

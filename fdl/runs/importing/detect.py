@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import UsageError
-from fdl.runs.importing import foreign
+from fdl.runs.importing import foreign, wandb
 from fdl.runs.importing.foreign import (
     Curve,
     Foreign,
@@ -82,7 +82,7 @@ def read_folder(folder: Path) -> Foreign | None:
                 continue
             curve.add(step, value, time / 1000)
         if curve.steps:
-            made.curves[name] = curve
+            made.curves[name] = curve.numbered()
     return made
 
 
@@ -132,6 +132,7 @@ def read_database(file: Path) -> Iterator[Foreign]:
                 for key, step, value, is_nan, time in rows:
                     number = math.nan if is_nan else _finite(float(value))
                     made.curves.setdefault(str(key), Curve()).add(int(step), number, time / 1000)
+                made.curves = {name: curve.numbered() for name, curve in made.curves.items()}
                 yield made
     except (sqlite3.Error, TypeError, ValueError) as problem:
         raise UnreadableRunError(f"{file} cannot be read as a store of MLflow: {problem}") from None
@@ -181,7 +182,7 @@ def _describe(made: Foreign, params: dict[str, str], tags: dict[str, str]) -> No
 _DEPTH = 8
 _SETTINGS_FOLDER = re.compile(r"\d{9,}\.\d+")
 _DATABASES = (".db", ".sqlite", ".sqlite3")
-_KNOWN = "TensorBoard event folders, MLflow stores and Lightning CSV logs"
+_KNOWN = "TensorBoard event folders, MLflow stores, W&B run folders and Lightning CSV logs"
 
 
 def runs(paths: Iterable[Path]) -> Iterator[Foreign | UnreadableRunError]:
@@ -194,20 +195,23 @@ def runs(paths: Iterable[Path]) -> Iterator[Foreign | UnreadableRunError]:
         if not path.exists():
             raise UsageError(f"{path} does not exist", hint=f"name {_KNOWN}")
         found = False
-        for one in _below(path.resolve()):
+        for one in below(path.resolve()):
             found = True
             yield one
         if not found:
             raise UsageError(f"{path} holds no run that can be imported", hint=f"name {_KNOWN}")
 
 
-def _below(path: Path) -> Iterator[Foreign | UnreadableRunError]:
+def below(path: Path) -> Iterator[Foreign | UnreadableRunError]:
+    """The runs below one path, which may have none."""
     if path.is_file():
         if foreign.EVENTS in path.name:
             folder = path.parent
             yield from _one(
                 partial(foreign.read_tensorboard, folder, [path], _name(folder, folder))
             )
+        elif path.name.endswith(wandb.LOGS) and wandb.is_log(path):
+            yield from _one(partial(wandb.read_log, path))
         elif is_database(path):
             yield from _of_database(path)
         return
@@ -235,6 +239,8 @@ def _below(path: Path) -> Iterator[Foreign | UnreadableRunError]:
         for name in sorted(names):
             if name.endswith(_DATABASES) and is_database(folder / name):
                 yield from _of_database(folder / name)
+            elif name.endswith(wandb.LOGS) and wandb.is_log(folder / name):
+                yield from _one(partial(wandb.read_log, folder / name))
 
 
 def _events_in(folder: Path) -> list[Path]:

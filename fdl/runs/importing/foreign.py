@@ -44,6 +44,12 @@ class Curve:
         self.values.append(value)
         self.times.append(time)
 
+    def numbered(self) -> Curve:
+        """The same with values numbered from 0 if each stands at step 0, as without a step."""
+        if any(self.steps) or len(self.steps) <= 1:
+            return self
+        return Curve(list(range(len(self.steps))), self.values, self.times)
+
     def cleaned(self) -> Curve:
         """The same with rising steps. Of several values of a step the last one counts."""
         steps = self.steps
@@ -63,7 +69,7 @@ class Foreign:
     """A run that another program recorded.
 
     Attributes:
-        format: ``tensorboard``, ``mlflow`` or ``lightning``.
+        format: ``tensorboard``, ``mlflow``, ``wandb`` or ``lightning``.
         path: The folder or database that holds it.
         name: What it is called there.
         identity: What tells it from every other run of this format; stays if files are added.

@@ -42,9 +42,14 @@ class Sorted:
         by_step: Metric -> its values by step.
         by_epoch: Metric -> its values by epoch, counted from 1; empty if no epochs were recorded.
         marks: Finished epochs by step; empty if they are not known.
+
+    Args:
+        curves: The curves.
+        from_one: Whether a metric called ``epoch`` counts from 1; else it counts from 0.
     """
 
-    def __init__(self, curves: Mapping[str, Curve]) -> None:
+    def __init__(self, curves: Mapping[str, Curve], *, from_one: bool = False) -> None:
+        self._shift = 0 if from_one else 1
         cleaned = {name: curve.cleaned() for name, curve in curves.items() if curve.steps}
         self.by_step: dict[str, Curve] = {}
         self.by_epoch: dict[str, Curve] = {}
@@ -64,7 +69,7 @@ class Sorted:
                 self.by_epoch[name.removeprefix(_BY_EPOCH)] = curve
 
     def _from_epoch_metric(self, curves: Mapping[str, Curve]) -> None:
-        """A metric called ``epoch`` counts epochs from 0, by step: Lightning records it."""
+        """A metric called ``epoch`` counts epochs by step: Lightning records it, from 0."""
         counter = curves[EPOCH]
         for name, curve in curves.items():
             if name == EPOCH:
@@ -75,14 +80,14 @@ class Sorted:
                 at = max(bisect_right(counter.steps, step) - 1, 0)
                 epoch = counter.values[at]
                 if math.isfinite(epoch):
-                    last[int(epoch) + 1] = place
+                    last[int(epoch) + self._shift] = place
             places = sorted(last.items())
             self.by_epoch[name] = Curve(
                 [epoch for epoch, _ in places],
                 [curve.values[place] for _, place in places],
                 [curve.times[place] for _, place in places],
             )
-        ends = {int(value) + 1: step for step, value in _finite(counter)}
+        ends = {int(value) + self._shift: step for step, value in _finite(counter)}
         for epoch, step in sorted(ends.items()):
             if not self.marks.steps or step > self.marks.steps[-1]:
                 self.marks.add(step, float(epoch), math.nan)
@@ -288,7 +293,7 @@ class Target:
 
 def _files(run: Foreign) -> dict[str, bytes]:
     """Name -> content of the files of a run directory; the record comes last."""
-    found = Sorted(run.curves)
+    found = _sorted(run)
     origin = {
         "format": run.format,
         "path": str(run.path),
@@ -305,14 +310,56 @@ def _files(run: Foreign) -> dict[str, bytes]:
         "resumed_from": None,
         _ORIGIN: origin,
     }
-    config = {name: {"value": value, "origin": run.origin} for name, value in run.config.items()}
-    known = KNOWN.data({CONFIG: config, ENVIRONMENT: dict(run.environment)})
+    return {
+        **_content(found, _config(run), run.environment),
+        RECORD: _json(KNOWN.texts(record)),
+    }
+
+
+def add_to(folder: Path, run: Foreign) -> dict[str, Any]:
+    """Put the curves, settings, facts and notes of a run into a run directory that exists.
+
+    Of two settings of one name, that with another value than the program's own gives way.
+
+    Returns:
+        Entries for its record.
+
+    Raises:
+        FdlError: A file cannot be written.
+    """
+    found = _sorted(run)
+    config = read_json(folder / CONFIG) or {}
+    for name, one in _config(run).items():
+        if config.get(name, {}).get("value") != one["value"]:
+            config[name] = one
+    environment = run.environment | (read_json(folder / ENVIRONMENT) or {})
+    notes = {} if (folder / NOTES).exists() else _notes(run)
+    _update(folder, {**_content(found, config, environment), **notes})
+    facts = {"format": run.format, "id": run.identity, "status": run.status or None}
+    epochs = {} if found.epochs is None else {"epochs": found.epochs}
+    return {**epochs, "tracked_by": facts}
+
+
+def _sorted(run: Foreign) -> Sorted:
+    # Lightning counts from 0, also if a resumed training begins with epoch 1.
+    counter = run.curves.get(EPOCH)
+    own = run.format in ("mlflow", "wandb")
+    return Sorted(run.curves, from_one=own and counter is not None and min(counter.values) == 1)
+
+
+def _config(run: Foreign) -> dict[str, Any]:
+    return {name: {"value": value, "origin": run.origin} for name, value in run.config.items()}
+
+
+def _content(
+    found: Sorted, config: Mapping[str, Any], environment: Mapping[str, Any]
+) -> dict[str, bytes]:
+    known = KNOWN.data({CONFIG: dict(config), ENVIRONMENT: dict(environment)})
     return {
         CONFIG: _json(known[CONFIG]),
         ENVIRONMENT: _json(known[ENVIRONMENT]),
         METRICS: KNOWN.text(found.table()).encode(),
         **curve_files(found.by_step, found.marks),
-        RECORD: _json(KNOWN.texts(record)),
     }
 
 

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fdl.base.cache_folder import cache_folder
 from fdl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 _FILE = "run-pages.sqlite3"
 _SCHEMA = 4
 _MOST = 20_000
 """Runs that are kept; the cache is emptied when it holds more."""
-
-
-def folder() -> Path:
-    """The user's cache folder; ``FLODL_CACHE_DIR`` names another one."""
-    from platformdirs import user_cache_dir
-
-    return Path(os.environ.get("FLODL_CACHE_DIR") or user_cache_dir("flodl", appauthor=False))
 
 
 class Cache:
@@ -34,7 +27,7 @@ class Cache:
     """
 
     def __init__(self, file: Path | None = None) -> None:
-        self._file = file or folder() / _FILE
+        self._file = file or cache_folder() / _FILE
         # Another version of the program may read runs in another way.
         self._mark = f"{_SCHEMA} {__version__} "
 

@@ -65,7 +65,7 @@ class Request(NamedTuple):
         return self.query.get(name, [default])[-1]
 
     def number(self, name: str) -> int | None:
-        """A parameter as a number; None if it is absent.
+        """A parameter as a whole number; None if it is absent.
 
         Raises:
             Refused: It is not a whole number.

@@ -7,7 +7,8 @@ import re
 import secrets
 from contextlib import suppress
 
-from fdl.runs.pages.cache import folder
+from fdl.base.cache_folder import cache_folder
+from fdl.base.files import put_own
 
 _FILE = "page-token"
 
@@ -17,7 +18,7 @@ def page_token() -> str:
 
     Where it cannot be kept, each call gives another token.
     """
-    file = folder() / _FILE
+    file = cache_folder() / _FILE
     with suppress(OSError, ValueError):
         if file.stat().st_mode & 0o077 == 0 or os.name == "nt":
             known = file.read_text(encoding="ascii").strip()
@@ -25,9 +26,5 @@ def page_token() -> str:
                 return known
     made = secrets.token_urlsafe(16)
     with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = file.with_name(f"{_FILE}.{secrets.token_hex(4)}")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-            stream.write(f"{made}\n")
-        fresh.replace(file)
+        put_own(file.parent, file, f"{made}\n".encode(), 0o600)
     return made

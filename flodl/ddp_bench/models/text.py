@@ -32,26 +32,31 @@ class GptNano(nn.Module):
     """A decoder of four pre-norm blocks (a small version of Radford et al., 2019).
 
     ``[B, T]`` int64, with T up to 128, to logits ``[B, T, 65]``.
+
+    Args:
+        width: Numbers of a position.
+        depth: Number of blocks.
+        heads: Of each attention.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 128, depth: int = 4, heads: int = 4) -> None:
         super().__init__()
-        self.characters = nn.Embedding(CHARACTERS, 128)
-        self.positions = nn.Embedding(WINDOW, 128)
+        self.characters = nn.Embedding(CHARACTERS, width)
+        self.positions = nn.Embedding(WINDOW, width)
         self.blocks = nn.ModuleList(
             nn.TransformerEncoderLayer(
-                128,
-                4,
-                dim_feedforward=512,
+                width,
+                heads,
+                dim_feedforward=4 * width,
                 dropout=0.1,
                 activation="gelu",
                 batch_first=True,
                 norm_first=True,
             )
-            for _ in range(4)
+            for _ in range(depth)
         )
-        self.norm = nn.LayerNorm(128)
-        self.head = nn.Linear(128, CHARACTERS)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, CHARACTERS)
         self.apply(_initialise)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -13,10 +13,9 @@ from fdl.base import output
 from fdl.base.terminal import Questions
 from fdl.base.units import size_text
 from flodl.hf.commands.typed import anchored, source
-from flodl.hf.downloads import PICKLED, SENTENCE_FILES
 from flodl.hf.errors import HubOffline, PickleOnlyError
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.locate import locate
+from flodl.hf.hub import PICKLED, SENTENCE_FILES, locate
 from flodl.hf.output_files import COMPANIONS
 from flodl.hf.source import Access, Checkpoint
 

@@ -430,7 +430,7 @@ def config_of(
     src: str | os.PathLike[str], options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str, dict[str, Any]]:
     """The JSON object of a directory or repository, its name, and the options that are fields."""
-    from flodl.hf.locate import locate
+    from flodl.hf.hub import locate
     from flodl.hf.source import CONFIG, Access
 
     reach = {name: value for name, value in options.items() if name in ACCESS}
@@ -500,7 +500,7 @@ def parse_object(text: str, origin: str) -> dict[str, Any]:
         raise _too_deep(origin) from None
     if not isinstance(data, dict):
         raise ConfigError(f"{origin}: a JSON object is needed, this is {type(data).__name__}")
-    if _is_deep(data):
+    if text.count("{") + text.count("[") > _DEEPEST and _is_deep(data):
         raise _too_deep(origin)
     return data
 

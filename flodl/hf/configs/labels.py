@@ -79,8 +79,9 @@ def put_labels(data: dict[str, Any], names: Sequence[str] | None) -> None:
     for key in ("id2label", "label2id", "num_labels"):
         data.pop(key, None)
     if names is not None:
-        data["id2label"] = {str(index): name for index, name in enumerate(names)}
-        data["label2id"] = {name: index for index, name in enumerate(names)}
+        ids = range(len(names))
+        data["id2label"] = dict(zip(map(str, ids), names, strict=True))
+        data["label2id"] = dict(zip(names, ids, strict=True))
         data["num_labels"] = len(names)
 
 

@@ -164,7 +164,6 @@ class Albert(Family[AlbertConfig]):
     decoders = ("predictions.decoder",)
     heads = ("predictions",)
     classifies_pooled = True
-    given_positions = True
     words = Words(
         ("spiece.model",),
         {**SPECIAL, "unk": "<unk>", "pad": "<pad>"},

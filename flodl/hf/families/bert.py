@@ -86,7 +86,6 @@ class Bert(Family[BertConfig]):
     decoders = ("cls.predictions.decoder",)
     heads = ("cls",)
     classifies_pooled = True
-    given_positions = True
     tokenizer_class = "BertTokenizer"
     inputs = (IDS, TYPES, MASK)
     words = Words(("vocab.txt",), SPECIAL, _word_pieces, WORD_PIECES)

@@ -80,7 +80,6 @@ class Family(Generic[C]):
         finder: The module of a head that finds answers.
         classifies_pooled: Whether a classifier of rows reads the pooler's output.
         reads_segments: Whether segments are passed to the model, if it has a table of them.
-        given_positions: Whether positions are passed to the model.
         offset_positions: Whether positions are counted from the one after the id of padding.
         turns_by_position: Whether attention uses positions.
         pads_see_all: Whether padding attends to all positions.
@@ -97,7 +96,6 @@ class Family(Generic[C]):
     finder = "qa_outputs"
     classifies_pooled = False
     reads_segments = True
-    given_positions = False
     offset_positions = False
     turns_by_position = False
     pads_see_all = False

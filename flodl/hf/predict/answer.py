@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import question_answering_loss
 from flodl.hf.model_call import QuestionAnsweringModelOutput, head_values
 from flodl.hf.predict.batching import Batching, encoded_batches, running
 from flodl.hf.predict.text import TextEncoding, listed, listed_pairs, need_tokenizer
 from flodl.hf.task_heads import Head
+from flodl.hf.text.encodings import Batch, mask_of, samples_of, token_fact
 from flodl.hf.text.inputs import check_options
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
@@ -135,9 +135,7 @@ class QuestionAnswerer(Head):
         )
         return self._returned(output, return_dict)
 
-    def compute_loss(
-        self, enc: EncodedBatch, start_positions: Tensor, end_positions: Tensor
-    ) -> Tensor:
+    def compute_loss(self, enc: Batch, start_positions: Tensor, end_positions: Tensor) -> Tensor:
         """Run the model and compare with the answers.
 
         See :func:`~flodl.hf.losses.question_answering_loss`.
@@ -253,7 +251,7 @@ class QuestionAnswerer(Head):
     @overload
     def extract(
         self,
-        enc: EncodedBatch,
+        enc: Batch,
         contexts: Sequence[str] | None = None,
         *,
         top_k: Literal[1] = 1,
@@ -263,7 +261,7 @@ class QuestionAnswerer(Head):
     @overload
     def extract(
         self,
-        enc: EncodedBatch,
+        enc: Batch,
         contexts: Sequence[str] | None = None,
         *,
         top_k: int,
@@ -272,7 +270,7 @@ class QuestionAnswerer(Head):
 
     def extract(
         self,
-        enc: EncodedBatch,
+        enc: Batch,
         contexts: Sequence[str] | None = None,
         *,
         top_k: int = 1,
@@ -281,8 +279,8 @@ class QuestionAnswerer(Head):
         """Find answers in pairs that are encoded already, all in one batch.
 
         Args:
-            enc: Pairs of question and context; rows with the same ``sample_index`` are windows of
-                one pair.
+            enc: Pairs of question and context; rows with the same number in
+                ``overflow_to_sample_mapping`` are windows of one pair.
             contexts: The context of each pair; the answers are slices of it. None: the answers are
                 decoded from tokens, which may differ from the original text.
             top_k: As for :meth:`answer_batch`.
@@ -300,15 +298,14 @@ class QuestionAnswerer(Head):
         check_options(options, SearchOptions, "extract")
         contexts = None if contexts is None else listed(contexts, "extract")
         search = _Search.of(top_k, options)
-        numbers = {
-            number: pair for pair, number in enumerate(dict.fromkeys(enc.sample_index.tolist()))
-        }
-        pairs = [numbers[number] for number in enc.sample_index.tolist()]
+        samples = samples_of(enc)
+        numbers = {number: pair for pair, number in enumerate(dict.fromkeys(samples))}
+        pairs = [numbers[number] for number in samples]
         if contexts is not None and len(contexts) != len(numbers):
             raise ValueError(f"{len(contexts)} contexts were given for {len(numbers)} pairs")
         spelled = _from_tokens(self, enc) if contexts is None else _from_texts(pairs, contexts)
-        with running(self.graph) as device:
-            logits = self.forward_encoded(enc.to(device), padding=False)
+        with running(self._graph):
+            logits = self.forward_encoded(enc, padding=False)
             windows = search.windows(enc, logits, pairs, spelled)
         of_pair: list[list[_Window]] = [[] for _ in numbers]
         for pair, window in zip(pairs, windows, strict=True):
@@ -352,7 +349,7 @@ class _Search:
         )
 
     def windows(
-        self, enc: EncodedBatch, logits: Tensor, pairs: Sequence[int], spelled: _Spelling
+        self, enc: Batch, logits: Tensor, pairs: Sequence[int], spelled: _Spelling
     ) -> list[_Window]:
         """The best answers of each row.
 
@@ -373,10 +370,10 @@ class _Search:
         count = self.top_k * 2 + 10 if self.align_to_words else self.top_k
         device = logits.device
         found = best_spans(logits, context.to(device), null.to(device), count, self.max_answer_len)
-        spans = Spans(*(tensor.to(enc.device) for tensor in found))
+        first, beyond = token_fact(enc, "offsets").unbind(dim=-1)
+        spans = Spans(*(tensor.to(first.device) for tensor in found))
         if self.align_to_words:
             spans = whole_words(enc, spans)
-        first, beyond = enc.offsets.unbind(dim=-1)
         columns = zip(
             spans.starts.tolist(),
             spans.ends.tolist(),
@@ -425,9 +422,9 @@ def _answers(
     contexts = [context for _, context in pairs]
     # Sorted by row, not by arrival: of equal answers, the one in the first window stays.
     windows: list[dict[int, _Window]] = [{} for _ in pairs]
-    with running(head.graph, len(pairs)) as device:
+    with running(head._graph, len(pairs)) as device:
         for inputs, rows, batch in encoded_batches(pairs, encoding, batching.on(device)):
-            logits = head.forward_encoded(batch.to(device), padding=False)
+            logits = head.forward_encoded(batch, padding=False)
             spelled = _from_texts(inputs, contexts)
             for pair, row, window in zip(
                 inputs, rows, search.windows(batch, logits, inputs, spelled), strict=True
@@ -450,9 +447,9 @@ def _from_texts(pairs: Sequence[int], contexts: Sequence[str]) -> _Spelling:
     return lambda row, answer: contexts[pairs[row]][answer.start_char : answer.end_char]
 
 
-def _from_tokens(head: QuestionAnswerer, enc: EncodedBatch) -> _Spelling:
+def _from_tokens(head: QuestionAnswerer, enc: Batch) -> _Spelling:
     tokenizer = need_tokenizer(head, "extract without contexts")
-    ids = enc.input_ids.tolist()
+    ids = enc["input_ids"].tolist()
     return lambda row, answer: tokenizer.inner.decode(ids[row][answer.start : answer.end + 1])
 
 
@@ -507,7 +504,7 @@ def best_spans(logits: Tensor, context: Tensor, null: Tensor, count: int, longes
     return Spans(starts, ends_at, best.values, null_scores)
 
 
-def answer_positions(enc: EncodedBatch) -> tuple[Tensor, Tensor]:
+def answer_positions(enc: Batch) -> tuple[Tensor, Tensor]:
     """The positions of answers: the tokens of the second text, and the first special token.
 
     Args:
@@ -516,13 +513,13 @@ def answer_positions(enc: EncodedBatch) -> tuple[Tensor, Tensor]:
     Returns:
         Context and null position, each boolean ``[B, S]``.
     """
-    attended = enc.attention_mask != 0
-    special = attended & (enc.special_mask != 0)
+    attended = mask_of(enc) != 0
+    special = attended & (token_fact(enc, "special_tokens_mask") != 0)
     first = special & (special.cumsum(dim=1) == 1)
-    return attended & (enc.sequence_ids == 1), first
+    return attended & (token_fact(enc, "sequence_ids") == 1), first
 
 
-def whole_words(enc: EncodedBatch, spans: Spans) -> Spans:
+def whole_words(enc: Batch, spans: Spans) -> Spans:
     """Widen spans to the words in which they begin and end.
 
     A span stays as it is if the tokenizer knows no word there.
@@ -531,10 +528,7 @@ def whole_words(enc: EncodedBatch, spans: Spans) -> Spans:
         enc: The rows.
         spans: Their spans.
     """
-    words = enc.word_ids
-    if words.shape[1] == 0:
-        return spans
-    texts = enc.sequence_ids
+    words, texts = token_fact(enc, "word_ids"), token_fact(enc, "sequence_ids")
     same = (words[:, 1:] == words[:, :-1]) & (texts[:, 1:] == texts[:, :-1])
     parted = F.pad(~same, (1, 1), value=True)
     columns = torch.arange(words.shape[1], device=words.device).expand_as(words)

@@ -7,20 +7,21 @@ All predictions use this module. :func:`running` puts the model into evaluation 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from flodl.errors import StateError
-from flodl.hf.encoded import EncodedBatch
+from flodl.hf.batch_encoding import BatchEncoding
 
-Text = TypeVar("Text", bound="str | tuple[str, str]")
+if TYPE_CHECKING:
+    from flodl.hf.predict.text import TextEncoding
 
 # Texts encoded at a time: enough to sort well and to use all tokenizer threads, few enough that the
 # encoded form of a large corpus is never in memory as a whole.
@@ -183,17 +184,17 @@ class Part(NamedTuple):
 
     inputs: list[int]
     rows: list[int]
-    batch: EncodedBatch
+    batch: BatchEncoding
 
 
 def encoded_batches(
-    texts: Sequence[Text], encode: Callable[[Sequence[Text], int], EncodedBatch], batching: Batching
+    texts: Sequence[str | tuple[str, str]], encode: TextEncoding, batching: Batching
 ) -> Iterator[Part]:
     """Encode inputs and yield them in batches.
 
     Args:
         texts: The inputs.
-        encode: Encodes some inputs; also takes the number of inputs before these, for messages.
+        encode: Encodes them.
         batching: How large batches are.
 
     Yields:
@@ -201,12 +202,12 @@ def encoded_batches(
     """
     before = 0
     for first in range(0, len(texts), _CHUNK):
-        whole = encode(texts[first : first + _CHUNK], first)
-        samples = whole.sample_index.tolist()
-        for rows in batching.split(whole.lengths.tolist()):
-            inputs = [first + samples[row] for row in rows]
-            yield Part(inputs, [before + row for row in rows], whole.rows(rows))
-        before += len(whole)
+        rows, samples = encode(texts[first : first + _CHUNK], first)
+        for chosen in batching.split([len(row) for row in rows]):
+            inputs = [first + samples[row] for row in chosen]
+            batch = encode.batch([rows[row] for row in chosen])
+            yield Part(inputs, [before + row for row in chosen], batch)
+        before += len(rows)
 
 
 # Parameters times texts. Measuring which library is faster takes about a third of a second, once

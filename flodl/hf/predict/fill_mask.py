@@ -9,14 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flodl.hf.encoded import EncodedBatch
+from flodl.hf.batch_encoding import BatchEncoding
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import masked_lm_loss
 from flodl.hf.model_call import MaskedLMOutput
 from flodl.hf.predict.batching import Batching, encoded_batches, running
 from flodl.hf.predict.text import TextEncoding, listed_texts, need_tokenizer
 from flodl.hf.task_heads import LabelsTokens, inputs_of
-from flodl.hf.tokenizer import PreTrainedTokenizerFast, TruncationChoice
+from flodl.hf.text.call_options import TruncationChoice
+from flodl.hf.text.encodings import Batch
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from flodl.hf.training_data import mask_id_of, mask_tokens
 
 
@@ -47,7 +49,7 @@ class MaskedLM(LabelsTokens):
     def _loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
         return masked_lm_loss(logits, labels)
 
-    def logits_at(self, enc: EncodedBatch, rows: Tensor, columns: Tensor) -> Tensor:
+    def logits_at(self, enc: Batch, rows: Tensor, columns: Tensor) -> Tensor:
         """Logits of single positions; only these are decoded, because decoding is most of the work.
 
         Args:
@@ -128,10 +130,10 @@ class MaskedLM(LabelsTokens):
 
     def mask_tokens(
         self,
-        enc: EncodedBatch,
+        enc: Batch,
         p: float = 0.15,
         generator: torch.Generator | None = None,
-    ) -> tuple[EncodedBatch, Tensor]:
+    ) -> tuple[BatchEncoding, Tensor]:
         """Hide tokens for training; see :func:`flodl.hf.training_data.mask_tokens`.
 
         Raises:
@@ -154,7 +156,7 @@ def _fill(
     mask_id = mask_id_of(tokenizer)
     candidates = None if targets is None else _target_ids(tokenizer, targets)
     fills: list[list[list[MaskFill]]] = [[] for _ in texts]
-    with running(head.graph, len(texts)) as device:
+    with running(head._graph, len(texts)) as device:
         for inputs, _, batch in encoded_batches(texts, encoding, batching.on(device)):
             gaps = batch.input_ids == mask_id
             _check_gaps(gaps, inputs, tokenizer.inner.id_to_token(mask_id))
@@ -223,7 +225,7 @@ class _Spelling:
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerFast,
-        batch: EncodedBatch,
+        batch: BatchEncoding,
         rows: list[int],
         columns: list[int],
     ) -> None:

@@ -8,14 +8,14 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import sequence_loss
 from flodl.hf.model_call import SequenceClassifierOutput
 from flodl.hf.predict.batching import Batching, encoded_batches, running
 from flodl.hf.predict.text import TextEncoding, listed, need_tokenizer
 from flodl.hf.task_heads import LabelledHead
-from flodl.hf.tokenizer import TruncationChoice
+from flodl.hf.text.call_options import TruncationChoice
+from flodl.hf.text.encodings import Batch
 
 Scoring: TypeAlias = Literal["softmax", "sigmoid", "none"]
 """The function that turns logits into scores."""
@@ -61,7 +61,7 @@ class SequenceClassifier(LabelledHead):
             function_to_apply: Applied to logits: softmax, sigmoid or nothing. None: sigmoid for
                 multi-label models and for a single label, nothing for a regression, else softmax.
             truncation: Whether and how to cut texts that are too long: see
-                :meth:`PreTrainedTokenizerFast.encode`. Without it they raise an error.
+                :class:`~flodl.hf.predict.text.TextEncoding`. Without it they raise an error.
             max_length: Tokens to cut to; None for the limit of the model.
             batch_size: See :class:`Batching`.
             max_tokens: See :class:`Batching`.
@@ -81,9 +81,9 @@ class SequenceClassifier(LabelledHead):
         encoding = TextEncoding(need_tokenizer(self, "predict"), truncation, max_length)
         batching = Batching(batch_size, max_tokens, bucket)
         results: list[list[LabelScore]] = [[] for _ in inputs]
-        with running(self.graph, len(inputs)) as device:
+        with running(self._graph, len(inputs)) as device:
             for rows, _, batch in encoded_batches(inputs, encoding, batching.on(device)):
-                scores = _scores(self.forward_encoded(batch.to(device)), scoring)
+                scores = _scores(self.forward_encoded(batch), scoring)
                 ranked = _ranked(scores, self.labels, top_k)
                 for row, result in zip(rows, ranked, strict=True):
                     results[row] = result
@@ -91,7 +91,7 @@ class SequenceClassifier(LabelledHead):
 
     def classify(
         self,
-        enc: EncodedBatch,
+        enc: Batch,
         *,
         top_k: int | None = None,
         function_to_apply: Scoring | None = None,
@@ -110,13 +110,11 @@ class SequenceClassifier(LabelledHead):
             ValueError: An argument is invalid.
         """
         scoring = _scoring(self, function_to_apply)
-        with running(self.graph) as device:
-            scores = _scores(self.forward_encoded(enc.to(device)), scoring)
+        with running(self._graph):
+            scores = _scores(self.forward_encoded(enc), scoring)
             return _ranked(scores, self.labels, top_k)
 
-    def compute_loss(
-        self, enc: EncodedBatch, labels: Tensor, problem_type: str | None = None
-    ) -> Tensor:
+    def compute_loss(self, enc: Batch, labels: Tensor, problem_type: str | None = None) -> Tensor:
         """Run the model and compare with the labels.
 
         Args:

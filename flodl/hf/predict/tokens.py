@@ -10,14 +10,15 @@ from typing import Literal, NamedTuple, Self, TypeAlias, overload
 import torch
 from torch import Tensor
 
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import token_classification_loss
 from flodl.hf.model_call import TokenClassifierOutput
 from flodl.hf.predict.batching import Batching, encoded_batches, running
 from flodl.hf.predict.text import TextEncoding, listed_texts, need_tokenizer
 from flodl.hf.task_heads import LabelsTokens
-from flodl.hf.tokenizer import PreTrainedTokenizerFast, TruncationChoice
+from flodl.hf.text.call_options import TruncationChoice
+from flodl.hf.text.encodings import Batch, mask_of, token_fact
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 Aggregation: TypeAlias = Literal["simple", "first", "average", "max"]
 """How pieces of words become entities; see :meth:`TokenPrediction.predict`."""
@@ -131,24 +132,30 @@ class TokenClassifier(LabelsTokens):
         words = WordRule.of(tokenizer)
         tagged: list[list[TokenPrediction]] = [[] for _ in texts]
         entities: list[list[Entity]] = [[] for _ in texts]
-        with running(self.graph, len(texts)) as device:
+        with running(self._graph, len(texts)) as device:
             batching = Batching(batch_size, max_tokens, bucket)
             for rows, _, batch in encoded_batches(texts, encoding, batching.on(device)):
-                probabilities = self.forward_encoded(batch.to(device)).float().softmax(dim=-1).cpu()
+                probabilities = self.forward_encoded(batch).float().softmax(dim=-1).cpu()
                 if aggregation is None:
                     found = _tagged(batch, probabilities, self.labels, tokenizer)
                     for row, predictions in zip(rows, found, strict=True):
                         tagged[row] = predictions
                     continue
+                special, offsets = (
+                    token_fact(batch, "special_tokens_mask"),
+                    token_fact(batch, "offsets"),
+                )
                 for index, row in enumerate(rows):
-                    pieces = words.pieces(batch, index, texts[row])
+                    pieces = words.pieces(
+                        batch["input_ids"][index], special[index], offsets[index], texts[row]
+                    )
                     chosen = probabilities[index, pieces.columns]
                     entities[row] = entities_of(
                         pieces, chosen, self.labels, aggregation, texts[row]
                     )
         return tagged if aggregation is None else entities
 
-    def tag(self, enc: EncodedBatch) -> list[list[TokenPrediction]]:
+    def tag(self, enc: Batch) -> list[list[TokenPrediction]]:
         """Label every token of texts that are encoded already, all in one batch.
 
         Args:
@@ -161,13 +168,13 @@ class TokenClassifier(LabelsTokens):
             TokenizerMissingError: The model has no tokenizer, which names the tokens.
         """
         tokenizer = need_tokenizer(self, "tag")
-        with running(self.graph) as device:
-            probabilities = self.forward_encoded(enc.to(device)).float().softmax(dim=-1)
+        with running(self._graph):
+            probabilities = self.forward_encoded(enc).float().softmax(dim=-1)
             return _tagged(enc, probabilities, self.labels, tokenizer)
 
 
 def _tagged(
-    enc: EncodedBatch,
+    enc: Batch,
     probabilities: Tensor,
     labels: Sequence[str],
     tokenizer: PreTrainedTokenizerFast,
@@ -175,13 +182,13 @@ def _tagged(
     best = probabilities.max(dim=-1)
     spelled = tokenizer.inner.id_to_token
     columns = zip(
-        enc.input_ids.tolist(),
+        enc["input_ids"].tolist(),
         best.indices.tolist(),
         best.values.tolist(),
-        enc.attention_mask.tolist(),
-        enc.offsets.tolist(),
-        enc.word_ids.tolist(),
-        enc.special_mask.tolist(),
+        mask_of(enc).tolist(),
+        token_fact(enc, "offsets").tolist(),
+        token_fact(enc, "word_ids").tolist(),
+        token_fact(enc, "special_tokens_mask").tolist(),
         strict=True,
     )
     return [
@@ -263,17 +270,18 @@ class WordRule:
         marks = bool(getattr(model, "continuing_subword_prefix", None))
         return cls(tokenizer, marks, tokenizer.unk_token_id)
 
-    def pieces(self, enc: EncodedBatch, row: int, text: str) -> Pieces:
+    def pieces(self, row: Tensor, special: Tensor, offsets: Tensor, text: str) -> Pieces:
         """The pieces of one row of a batch and the words they form.
 
         Args:
-            enc: The batch.
-            row: The row.
+            row: The ids of the row, ``[S]``.
+            special: 1 for special tokens and padding, ``[S]``.
+            offsets: First character of each token and the one after its last, ``[S, 2]``.
             text: The text of the row.
         """
-        columns = (enc.special_mask[row] == 0).nonzero()[:, 0]
-        spans = [(start, end) for start, end in enc.offsets[row, columns].tolist()]
-        ids = enc.input_ids[row, columns].tolist()
+        columns = (special == 0).nonzero()[:, 0]
+        spans = [(start, end) for start, end in offsets[columns].tolist()]
+        ids = row[columns].tolist()
         words: list[int] = []
         for token, (start, end) in zip(ids, spans, strict=True):
             continues = bool(words) and self._continues(token, start, end, text)

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypedDict
 
 from flodl.hf.batch_encoding import TensorKind
-from flodl.hf.text.truncation import STRATEGIES, Strategy
 
+Strategy: TypeAlias = Literal["longest_first", "only_first", "only_second"]
+TruncationChoice: TypeAlias = bool | Strategy
 Padding: TypeAlias = Literal["longest", "max_length"]
 PaddingChoice: TypeAlias = bool | Literal["longest", "max_length", "do_not_pad"]
 CallTruncation: TypeAlias = bool | Strategy | Literal["do_not_truncate"]
 Side: TypeAlias = Literal["left", "right"]
 
+STRATEGIES: Final[tuple[Strategy, ...]] = ("longest_first", "only_first", "only_second")
 SIDES: Final = ("left", "right")
 NO_LIMIT: Final = int(1e30)
 """The ``model_max_length`` of a tokenizer without a limit, as its files write it."""

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 
 from flodl.hf.batch_encoding import BatchEncoding, TensorKind
-from flodl.hf.errors import need
+from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.families.family import IDS, MASK, TYPES
 from flodl.hf.text.call_options import CallOptions, RowShape
 from flodl.hf.text.files import is_panic
 from flodl.hf.text.inputs import broken_text
+from flodl.hf.text.source import TokenizerSource
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -61,27 +62,33 @@ def gathered(text: Texts, pair: Texts | None, split: bool) -> tuple[list[Any], b
 
 
 def encode_rows(
-    inner: Tokenizer, inputs: list[Any], shape: RowShape, options: CallOptions, pad: dict[str, Any]
+    source: TokenizerSource,
+    inputs: Sequence[Any],
+    shape: RowShape,
+    options: CallOptions,
+    pad: dict[str, Any] | None = None,
 ) -> list[Encoding]:
     """Encode inputs, one encoding per input; cut off parts are in its ``overflowing``.
 
     Args:
-        inner: The tokenizer; not changed.
+        source: The tokenizer; not changed.
         inputs: See :func:`gathered`.
         shape: How rows are cut and filled.
         options: The options of the call.
-        pad: ``pad_id``, ``pad_token`` and ``pad_type_id``.
+        pad: ``pad_id``, ``pad_token`` and ``pad_type_id``, if rows are filled.
 
     Raises:
+        CheckpointFormatError: The tokenizer's file is broken in a way that shows only now.
         ValueError: An input is not text, or cannot be cut as asked.
     """
-    worker = working_copy(inner)
+    plain = shape.padding is None and shape.truncation is None
+    worker = source.stateless() if plain else working_copy(source.stateless())
     if shape.padding is not None:
         worker.enable_padding(
             direction=shape.side,
             length=shape.max_length if shape.padding == "max_length" else None,
             pad_to_multiple_of=shape.multiple,
-            **pad,
+            **(pad or {}),
         )
     try:
         if shape.truncation is not None:
@@ -94,7 +101,7 @@ def encode_rows(
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
-        raise _explained(error, inputs, shape) from error
+        raise _explained(error, inputs, shape, worker, source.where) from error
 
 
 def working_copy(inner: Tokenizer) -> Tokenizer:
@@ -137,7 +144,9 @@ def _enable_truncation(
     )
 
 
-def _explained(error: BaseException, inputs: list[Any], shape: RowShape) -> Exception:
+def _explained(
+    error: BaseException, inputs: Sequence[Any], shape: RowShape, worker: Tokenizer, where: str
+) -> Exception:
     """The error that a caller gets for one of the package."""
     # The package refuses half of a surrogate pair as if it were not text.
     broken = broken_text(inputs)
@@ -152,11 +161,21 @@ def _explained(error: BaseException, inputs: list[Any], shape: RowShape) -> Exce
         return error
     if shape.truncation is not None:
         return ValueError(
-            f"a row cannot be cut to {shape.max_length} tokens with "
+            f"{_first_refused(worker, inputs)} cannot be cut to {shape.max_length} tokens with "
             f"truncation={shape.truncation!r}: {error}; raise max_length, or choose another "
             "truncation"
         )
-    return ValueError(f"the tokenizer cannot encode: {error}")
+    return CheckpointFormatError(f"{where} cannot encode: {error}")
+
+
+def _first_refused(worker: Tokenizer, inputs: Sequence[Any]) -> str:
+    """The number of the first input that the package refuses, which does not name it."""
+    for row, one in enumerate(inputs):
+        try:
+            worker.encode_batch([one])
+        except BaseException:
+            return f"{'pair' if isinstance(one, tuple) else 'text'} {row}"
+    return "a row"
 
 
 def _check_text(name: str, value: object) -> None:
@@ -183,11 +202,7 @@ def values_of(
     """
     rows, samples = encodings, None
     if options.get("return_overflowing_tokens", False):
-        rows, samples = [], []
-        for number, encoding in enumerate(encodings):
-            windows = [encoding, *encoding.overflowing]
-            rows += windows
-            samples += [number] * len(windows)
+        rows, samples = with_windows(encodings)
     values: dict[str, list[Any]] = {IDS: [row.ids for row in rows]}
     if _wanted(options.get("return_token_type_ids"), TYPES in names):
         values[TYPES] = [row.type_ids for row in rows]
@@ -202,6 +217,17 @@ def values_of(
     if samples is not None:
         values["overflow_to_sample_mapping"] = samples
     return values, rows
+
+
+def with_windows(encodings: Sequence[Encoding]) -> tuple[list[Encoding], list[int]]:
+    """All rows, with those of cut off parts, and the number of the input of each row."""
+    rows: list[Encoding] = []
+    samples: list[int] = []
+    for number, encoding in enumerate(encodings):
+        windows = [encoding, *encoding.overflowing]
+        rows += windows
+        samples += [number] * len(windows)
+    return rows, samples
 
 
 def _wanted(asked: bool | None, usual: bool) -> bool:

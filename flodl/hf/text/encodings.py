@@ -1,103 +1,88 @@
-"""Turn encodings of the ``tokenizers`` package into the arrays of a batch, in bulk."""
+"""Encodings of the ``tokenizers`` package as a batch of tensors, and what it says of each token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from flodl.hf.encoded import EncodedBatch
+from flodl.hf.batch_encoding import BatchEncoding
+from flodl.hf.families.family import IDS, MASK, TYPES
+from flodl.hf.text.calling import NO_PAD_TOKEN, values_of
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
-    from torch import Tensor
 
-    from flodl.hf.text.truncation import Positions
+Batch: TypeAlias = Mapping[str, Any]
+"""Tensors ``[B, S]`` by name, as a call of a tokenizer returns them: a ``BatchEncoding``."""
 
-_Array: TypeAlias = "np.ndarray[Any, Any]"
+TokenFact: TypeAlias = Literal["special_tokens_mask", "sequence_ids", "word_ids", "offsets"]
 
 
-@dataclass(frozen=True, slots=True)
-class EncodingRows:
-    """Rows of a batch as their encodings; all fields can still be read from these.
+def batch_of(rows: Sequence[Encoding], pad_id: int | None, *, typed: bool) -> BatchEncoding:
+    """Encodings as a batch of tensors, filled on the right to the longest of them, in place.
 
-    Attributes:
-        encodings: The encoding of each row; windows of one text share an encoding.
-        kept: The tokens of the encoding that the row has; None for all.
-        typed: Whether the segments of the encodings count; otherwise they are all 0.
+    Args:
+        rows: At least one encoding.
+        pad_id: The id of padding; None if there is none.
+        typed: Whether the batch has segments.
+
+    Raises:
+        ValueError: Rows have unequal lengths, and there is no padding.
     """
-
-    encodings: Sequence[Encoding]
-    kept: Sequence[Positions | None]
-    typed: bool
-
-    def select(self, rows: Sequence[int]) -> EncodingRows:
-        """Some of the rows, in the given order."""
-        return EncodingRows(
-            [self.encodings[row] for row in rows], [self.kept[row] for row in rows], self.typed
-        )
-
-    def column(self, name: str, width: int) -> Tensor | None:
-        """One field as int64 ``[B, width]`` (offsets ``[B, width, 2]``); None if not known here."""
-        if name == "position_ids" or (name == "token_type_ids" and not self.typed):
-            return None
-        read, padding = _FIELDS[name]
-        return torch.from_numpy(self._padded(self._flat(read), width, padding))
-
-    def lengths(self) -> _Array:
-        """Tokens in each row ``[B]``."""
-        counts = [
-            len(encoding) if kept is None else len(kept)
-            for encoding, kept in zip(self.encodings, self.kept, strict=True)
-        ]
-        return np.array(counts, dtype=np.int64)
-
-    def batch(self, pad_id: int, width: int, sample_index: Sequence[int]) -> EncodedBatch:
-        """The rows as a batch; ``width`` is at least the length of the longest row."""
-        attended = np.arange(width) < self.lengths()[:, None]
-        ids = self._flat(lambda encoding: np.array(encoding.ids, dtype=np.int64))
-        return EncodedBatch(
-            torch.from_numpy(self._padded(ids, width, pad_id)),
-            torch.from_numpy(attended.astype(np.int64)),
-            sample_index=torch.tensor(sample_index, dtype=torch.int64),
-            details=self,
-        )
-
-    def _flat(self, read: Callable[[Encoding], _Array]) -> _Array:
-        """One field of all rows, one after the other."""
-        parts: list[_Array] = []
-        last: Encoding | None = None
-        for encoding, kept in zip(self.encodings, self.kept, strict=True):
-            if encoding is not last:
-                values, last = read(encoding), encoding
-            parts.append(values if kept is None else values[kept])
-        return np.concatenate(parts)
-
-    def _padded(self, flat: _Array, width: int, padding: int) -> _Array:
-        shape = (len(self.encodings), width, *flat.shape[1:])
-        padded = np.full(shape, padding, dtype=np.int64)
-        padded[np.arange(width) < self.lengths()[:, None]] = flat
-        return padded
+    width = max(1, *map(len, rows))
+    for row in rows:
+        if len(row) < width:
+            if pad_id is None:
+                raise ValueError(NO_PAD_TOKEN)
+            row.pad(width, pad_id=pad_id)
+    values, _ = values_of(list(rows), (IDS, MASK, TYPES) if typed else (IDS, MASK), {})
+    return BatchEncoding(values, rows, "pt")
 
 
-def sequence_ids(encoding: Encoding) -> Positions:
-    """The text that each token is from; -1 for special tokens."""
-    return _numbers(encoding.sequence_ids)
+def mask_of(batch: Batch) -> Tensor:
+    """1 for tokens and 0 for padding, int64 ``[B, S]``."""
+    given = batch.get(MASK)
+    return torch.ones_like(batch[IDS]) if given is None else (given != 0).to(torch.int64)
 
 
-def _numbers(values: Sequence[int | None]) -> Positions:
-    # As floats, None becomes NaN in one call. Token counts are exact in float64.
-    floats = np.array(values, dtype=np.float64)
-    return np.where(np.isnan(floats), -1.0, floats).astype(np.int64)
+def samples_of(batch: Batch) -> list[int]:
+    """The number of the text that each row was made from; a long text may have several rows."""
+    given = batch.get("overflow_to_sample_mapping")
+    return list(range(len(batch[IDS]))) if given is None else torch.as_tensor(given).tolist()
 
 
-_FIELDS: dict[str, tuple[Callable[[Encoding], _Array], int]] = {
-    "token_type_ids": (lambda encoding: np.array(encoding.type_ids, dtype=np.int64), 0),
-    "sequence_ids": (sequence_ids, -1),
-    "offsets": (lambda encoding: np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2), 0),
-    "word_ids": (lambda encoding: _numbers(encoding.word_ids), -1),
-    "special_mask": (lambda encoding: np.array(encoding.special_tokens_mask, dtype=np.int64), 1),
-}
+def token_fact(batch: Batch, name: TokenFact) -> Tensor:
+    """One fact about every token, int64 ``[B, S]``; for offsets ``[B, S, 2]``.
+
+    A batch that was not made from texts here does not know its texts: its tokens then are of one
+    text, of no word, and only padding is special.
+
+    Args:
+        batch: The batch.
+        name: ``special_tokens_mask``, 1 for special tokens and padding; ``sequence_ids``, the text
+            of a pair that a token is from, -1 for special tokens and padding; ``word_ids``, the
+            word of its text, -1 for none; ``offsets``, its first character and the one after its
+            last, both 0 if there is none.
+    """
+    ids: Tensor = batch[IDS]
+    given = batch.get("offset_mapping" if name == "offsets" else name)
+    if given is not None:
+        return torch.as_tensor(given, device=ids.device)
+    rows = getattr(batch, "encodings", None)
+    if rows:
+        # As floats, None becomes NaN in one call. Such small numbers are exact in float64.
+        facts = np.array([getattr(row, name) for row in rows], dtype=np.float64)
+        whole = np.where(np.isnan(facts), -1.0, facts).astype(np.int64)
+        return torch.from_numpy(whole).to(ids.device)
+    match name:
+        case "special_tokens_mask":
+            return 1 - mask_of(batch)
+        case "sequence_ids":
+            return mask_of(batch) - 1
+        case "word_ids":
+            return torch.full_like(ids, -1)
+    return ids.new_zeros((*ids.shape, 2))

@@ -1,39 +1,9 @@
-"""Check texts and pairs of texts before the tokenizer gets them."""
+"""Check what a tokenizer gets: options, pairs of texts, and texts that UTF-8 can hold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeGuard
-
-Pair: TypeAlias = tuple[str, str]
-
-
-def checked_texts(texts: Sequence[str]) -> list[str]:
-    """The texts as a list.
-
-    Raises:
-        ValueError: There are no texts.
-        TypeError: It is a single text, or an entry is not a text.
-    """
-    _check_some(texts)
-    for row, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(f"text {row} is a {type(text).__name__}, not a str")
-    return list(texts)
-
-
-def checked_pairs(pairs: Sequence[Pair]) -> list[Pair]:
-    """The pairs as a list of tuples.
-
-    Raises:
-        ValueError: There are no pairs.
-        TypeError: It is a single text, or an entry is not two texts.
-    """
-    _check_some(pairs)
-    for row, pair in enumerate(pairs):
-        if not _is_pair(pair):
-            raise TypeError(f"pair {row} must be two texts, got {pair!r:.80}")
-    return [(first, second) for first, second in pairs]
+from typing import Any
 
 
 def check_options(
@@ -86,16 +56,14 @@ def _flat(entry: Any) -> Iterator[str]:
             yield from _flat(part)
 
 
-def _check_some(inputs: Sequence[object]) -> None:
-    if isinstance(inputs, (str, bytes)):
-        raise TypeError("expected a list, got one text; put it into a list")
-    if len(inputs) == 0:
-        raise ValueError("empty batch")
+def checked_pair(row: int, value: object) -> tuple[str, str]:
+    """A pair of texts as a tuple.
 
-
-def _is_pair(value: object) -> TypeGuard[Pair]:
-    return (
-        isinstance(value, (tuple, list))
-        and len(value) == 2
-        and all(isinstance(text, str) for text in value)
-    )
+    Raises:
+        TypeError: It is something else; names its row.
+    """
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        first, second = value
+        if isinstance(first, str) and isinstance(second, str):
+            return first, second
+    raise TypeError(f"pair {row} must be two texts, got {value!r:.80}")

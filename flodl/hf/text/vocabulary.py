@@ -55,24 +55,24 @@ class Vocabulary:
     def __init__(
         self, source: TokenizerSource, known: Conventions, model_pad_id: int | None
     ) -> None:
-        self._source = source
+        self.source = source
         self._known = known
         self._model_pad_id = model_pad_id
 
     @property
     def inner(self) -> Tokenizer:
         """The tokenizer of the ``tokenizers`` package; leave its padding and truncation off."""
-        return self._source.inner
+        return self.source.inner
 
     @property
     def backend_tokenizer(self) -> Tokenizer:
         """The same as :attr:`inner`, by the name that transformers has for it."""
-        return self._source.inner
+        return self.source.inner
 
     @property
     def files(self) -> TokenizerFiles | None:
         """The files it was read from; None if it was made from a tokenizer object."""
-        return self._source.files
+        return self.source.files
 
     @property
     def name_or_path(self) -> str:
@@ -87,10 +87,10 @@ class Vocabulary:
     @property
     def pad_id(self) -> int | None:
         """The id of padding; None if neither the files nor the model name one."""
-        named = self._source.pad_id
+        named = self.source.pad_id
         if named is None:
             named = self._model_pad_id
-        return self._source.usual_pad_id if named is None else named
+        return self.source.usual_pad_id if named is None else named
 
     @property
     def pad_token_id(self) -> int | None:
@@ -114,7 +114,7 @@ class Vocabulary:
     @property
     def mask_token(self) -> str | None:
         """The token that marks a gap, ``[MASK]`` or ``<mask>``; None if there is none."""
-        return self._source.special("mask")
+        return self.source.special("mask")
 
     @property
     def mask_token_id(self) -> int | None:
@@ -124,7 +124,7 @@ class Vocabulary:
     @property
     def cls_token(self) -> str | None:
         """The first token of every row; None if there is none."""
-        return self._source.special("cls")
+        return self.source.special("cls")
 
     @property
     def cls_token_id(self) -> int | None:
@@ -134,7 +134,7 @@ class Vocabulary:
     @property
     def sep_token(self) -> str | None:
         """The token at the end of every text; None if there is none."""
-        return self._source.special("sep")
+        return self.source.special("sep")
 
     @property
     def sep_token_id(self) -> int | None:
@@ -144,7 +144,7 @@ class Vocabulary:
     @property
     def unk_token(self) -> str | None:
         """The token for words that the vocabulary lacks; None if there is none."""
-        return self._source.special("unk")
+        return self.source.special("unk")
 
     @property
     def unk_token_id(self) -> int | None:
@@ -155,8 +155,8 @@ class Vocabulary:
     def bos_token(self) -> str | None:
         """The token that begins a text; None if the family has none."""
         if self._known.framed_by_cls:
-            return self._source.named("bos") or self.cls_token
-        return self._source.special("bos")
+            return self.source.named("bos") or self.cls_token
+        return self.source.special("bos")
 
     @property
     def bos_token_id(self) -> int | None:
@@ -167,8 +167,8 @@ class Vocabulary:
     def eos_token(self) -> str | None:
         """The token that ends a text; None if the family has none."""
         if self._known.framed_by_cls:
-            return self._source.named("eos") or self.sep_token
-        return self._source.special("eos")
+            return self.source.named("eos") or self.sep_token
+        return self.source.special("eos")
 
     @property
     def eos_token_id(self) -> int | None:
@@ -350,7 +350,7 @@ class Vocabulary:
         for name, value in special_tokens_dict.items():
             added += self.add_tokens(value, special_tokens=True)
             if name in named:
-                self._source.name_token(named[name], str(getattr(value, "content", value)))
+                self.source.name_token(named[name], str(getattr(value, "content", value)))
         return added
 
     def __getattr__(self, name: str) -> Any:

@@ -495,8 +495,7 @@ def _place(parts: Iterable[_Part], dtype: torch.dtype | None, device: torch.devi
 
 
 def _warn_of_non_finite(parts: Iterable[_Part], where: str) -> None:
-    read = (part for part in parts if part.source is not None)
-    found = [part.key for part in read if _is_non_finite(part.tensor)]
+    found = [part.key for part in parts if part.source and _is_non_finite(part.tensor)]
     if found:
         more = f" and {len(found) - _FEW} more" if len(found) > _FEW else ""
         warning(

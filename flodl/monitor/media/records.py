@@ -230,10 +230,6 @@ class MediaRecord:
             return len(self.content.png) * 4 // 3 + 200
         return len(self.json)
 
-    def label(self) -> str:
-        """Return ``step 300, epoch 2``."""
-        return f"step {self.step}" + ("" if self.epoch is None else f", epoch {self.epoch + 1}")
-
     def areas(self) -> dict[str, float]:
         """Return the areas under curves as metrics: ``NAME/auc``, or of classes ``NAME/auc/CLASS``.
 

@@ -69,10 +69,6 @@ class MediaStore:
         """Return everything, name by name."""
         return [record for key in self.names() for record in self.of(*key)]
 
-    def __len__(self) -> int:
-        with self._lock:
-            return sum(ring.count for ring in self._rings.values())
-
 
 class _Ring:
     """The records of one name, each with its number."""
@@ -82,10 +78,6 @@ class _Ring:
         self._stride = 1
         self._next = 0
         self._numbered: list[tuple[int, MediaRecord]] = []
-
-    @property
-    def count(self) -> int:
-        return len(self._numbered)
 
     def records(self) -> list[MediaRecord]:
         return [record for _, record in self._numbered]

@@ -16,7 +16,10 @@ from flodl.ranks.group import CONTROL_TIMEOUT
 from flodl.ranks.launch.launcher import JOIN_VARIABLE
 
 BIND_VARIABLE = "FLODL_LIGHTHOUSE"
-"""``HOST:PORT`` on which the lighthouse of a training listens; only this host by default."""
+"""``HOST:PORT`` on which the lighthouse of a training listens; only this host by default.
+
+``HOST:PORT#TOKEN`` gives the token as well, for a launcher that starts the other ranks itself.
+"""
 
 HEARTBEAT_MS = 1000
 """A rank whose heartbeat is missing for so long counts as dead; torchft sends ten in this time."""
@@ -85,9 +88,9 @@ class MeetingPlace:
         return cls(f"http://{parts.netloc}", token)
 
     @classmethod
-    def at(cls, host: str, port: int) -> Self:
-        """Return a new meeting place with a fresh token."""
-        return cls(f"http://{host}:{port}", secrets.token_urlsafe(16))
+    def at(cls, host: str, port: int, token: str = "") -> Self:
+        """Return a new meeting place; with a fresh token, unless one is given."""
+        return cls(f"http://{host}:{port}", token or secrets.token_urlsafe(16))
 
     @property
     def text(self) -> str:
@@ -133,7 +136,8 @@ def lighthouse(environ: Mapping[str, str], min_ranks: int) -> tuple[Any, Meeting
         DistributedError: torchft is not installed, or the address cannot be used.
     """
     coordination = load_torchft().coordination
-    host, _, port = (environ.get(BIND_VARIABLE) or "127.0.0.1:0").rpartition(":")
+    given, _, token = (environ.get(BIND_VARIABLE) or "127.0.0.1:0").partition("#")
+    host, _, port = given.rpartition(":")
     try:
         server = coordination.LighthouseServer(
             bind=f"{host}:{int(port)}",
@@ -148,4 +152,4 @@ def lighthouse(environ: Mapping[str, str], min_ranks: int) -> tuple[Any, Meeting
             "HOST:PORT of this host"
         ) from error
     # Its own address has the name of the host, which others may not know.
-    return server, MeetingPlace.at(host, int(server.address().rpartition(":")[2]))
+    return server, MeetingPlace.at(host, int(server.address().rpartition(":")[2]), token)

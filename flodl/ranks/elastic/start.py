@@ -22,8 +22,7 @@ from torch.distributed.elastic.multiprocessing import (
 
 from flodl import log
 from flodl.ranks.elastic.meeting_place import MeetingPlace, lighthouse
-from flodl.ranks.launch.begun import any_begun
-from flodl.ranks.launch.launcher import JOIN_VARIABLE
+from flodl.ranks.launch.launcher import JOIN_VARIABLE, any_begun
 from flodl.ranks.launch.start_ranks import (
     MONITOR_SECONDS,
     LaunchError,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
+import pickle
 import re
 import signal
 import sys
@@ -12,14 +14,16 @@ import tempfile
 import threading
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from multiprocessing import current_process
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Any, Literal, NoReturn, final
 
+import cloudpickle
 import torch
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import (
@@ -31,11 +35,10 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from flodl import log
 from flodl.errors import StateError, WorkersFailed
-from flodl.ranks.launch.begun import any_begun
 from flodl.ranks.launch.interrupt import InterruptRequest, Terminated
 from flodl.ranks.launch.join import DEVICE_VARIABLE
+from flodl.ranks.launch.launcher import any_begun
 from flodl.ranks.launch.orphans import end_with_launcher
-from flodl.ranks.launch.picklable import ByValue, check_picklable, is_typed_in
 
 _SIGNALS = tuple(
     signal.Signals[name]
@@ -95,7 +98,7 @@ def launch_ranks(
     The processes get an environment that
     :func:`~flodl.ranks.launch.launcher.detect` reads. When a process fails, the others
     are stopped and all are started again; ``restart`` then increases by 1. A training that had not
-    begun (:func:`~flodl.ranks.launch.begun.mark_begun`) is not started again. If the ranks have
+    begun (:func:`~flodl.ranks.launch.launcher.mark_begun`) is not started again. If the ranks have
     devices of their own, a device that failed twice is not used any more, and there is one rank
     less.
 
@@ -340,3 +343,94 @@ def _end(number: signal.Signals) -> NoReturn:
     if number == signal.SIGTERM:
         raise Terminated from None
     sys.exit(128 + number)
+
+
+@final
+class ByValue:
+    """A value that another process gets with the code of its functions and classes.
+
+    A notebook or a prompt is in no file that another process could import. Tensors are shared as
+    :mod:`torch.multiprocessing` does it.
+
+    Args:
+        value: Any value that :func:`check_picklable` accepts.
+    """
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
+        """Return how the other process makes the value itself; called once for each process."""
+        file = io.BytesIO()
+        pickler = cloudpickle.Pickler(file)
+        shared = ForkingPickler(io.BytesIO()).dispatch_table
+        pickler.dispatch_table = ChainMap(shared, pickler.dispatch_table)
+        pickler.dump(self._value)
+        return pickle.loads, (file.getvalue(),)
+
+
+def is_typed_in() -> bool:
+    """Whether the program is a notebook or was typed in: other processes cannot import it."""
+    main = sys.modules["__main__"]
+    return getattr(main, "__spec__", None) is None and not getattr(main, "__file__", None)
+
+
+def check_picklable(function: Callable[..., Any], args: Sequence[object]) -> None:
+    """Check that a function and its arguments can be sent to new processes.
+
+    Raises:
+        ValueError: A value cannot be sent; the message names it, or the part of a data class or a
+            mapping.
+    """
+    for name, value in (("the function", function), *_named(args)):
+        if (problem := _problem(value)) is None:
+            continue
+        found = ((part, inner, _problem(inner)) for part, inner in _parts(value))
+        worst = next((one for one in found if one[2] is not None), (name, value, problem))
+        raise ValueError(
+            f"{worst[0]} cannot be sent to the ranks ({worst[2]}): {_described(worst[1])}. Ranks "
+            "that a program starts itself are new processes, which find functions and classes by "
+            "the names they have in a module: define it at the top of a file, without lambda and "
+            "not inside of a function; or launch the program with fdl or torchrun, where every "
+            "rank runs all of it"
+        )
+
+
+def _named(args: Sequence[object]) -> Iterator[tuple[str, object]]:
+    for index, value in enumerate(args):
+        yield f"argument {index} ({type(value).__name__})", value
+
+
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    if is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield field.name, getattr(value, field.name)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield str(key), inner
+
+
+def _problem(value: object) -> str | None:
+    pickler = cloudpickle.Pickler if is_typed_in() else pickle.Pickler
+    try:
+        pickler(_Nowhere()).dump(value)
+    except Exception as error:  # __reduce__ of a user's class may raise any error
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _described(value: object) -> str:
+    if isinstance(value, FunctionType):
+        code = value.__code__
+        return f"{value.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+@final
+class _Nowhere(io.RawIOBase):
+    """Accepts bytes and discards them: a data set may be large."""
+
+    def write(self, data: Any) -> int:
+        """Discard the bytes."""
+        return memoryview(data).nbytes

@@ -1,24 +1,29 @@
 """Check one epoch of a ledger: each sample trained once, each batch made of the right samples.
 
-The epoch is checked in pieces of a million samples. A piece needs the order of its samples
-(:mod:`flodl.ranks.ledger.sample_order`), one counter per sample, and the batches that begin in it.
+The epoch is checked in pieces of a million samples. A piece needs the order of its samples,
+which is drawn again, one counter per sample, and the batches that begin in it.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from flodl.errors import RunDirectoryError
 from flodl.ranks.ledger.ledger_format import HASH_BYTES, rows_hash
-from flodl.ranks.ledger.sample_order import DrawnOrder, drawn_order
 
 if TYPE_CHECKING:
     from flodl.ranks.ledger.sample_ledger import LedgerContents, LedgerFacts
+
 
 PIECE = 1 << 20
 """Samples per piece, rounded down to whole batches; at least one batch."""
@@ -317,3 +322,60 @@ def _edges(
 
 def _row_bytes(rows: NDArray[np.int64]) -> memoryview:
     return np.ascontiguousarray(rows, dtype="<i8").data.cast("B")
+
+
+IN_MEMORY = 1 << 27
+"""Above this number of samples, a permutation is drawn into a memory-mapped file, with four bytes
+per sample, so that the system can free the memory."""
+
+DrawnOrder: TypeAlias = Callable[[int, int], NDArray[np.int64]]
+"""Returns the sample numbers at the positions ``start … stop-1`` of one epoch."""
+
+
+def drawn_order(facts: LedgerFacts, epoch: int) -> DrawnOrder | None:
+    """Draw the order of an epoch as flodl's samplers do; None if only the program can do it."""
+    if facts.sampler == "sequential":
+        return lambda start, stop: np.arange(start, stop, dtype=np.int64)
+    if facts.sampler == "custom":
+        return None
+    drawn = permutation(facts.samples, facts.seed + epoch)
+    return lambda start, stop: drawn[start:stop].astype(np.int64)
+
+
+def permutation(samples: int, seed: int) -> NDArray[np.signedinteger]:
+    """Return ``torch.randperm(samples)``; 32-bit numbers have the same order as 64-bit ones.
+
+    Args:
+        samples: Number of samples.
+        seed: Seed of torch's generator.
+
+    Raises:
+        RunDirectoryError: The disk has no space for an order that is too large for the memory.
+    """
+    kind = torch.int32 if samples < 1 << 31 else torch.int64
+    mapped = samples > IN_MEMORY
+    drawn = _mapped(samples, kind) if mapped else torch.empty(samples, dtype=kind, device="cpu")
+    torch.randperm(samples, generator=torch.Generator().manual_seed(seed), out=drawn)
+    return drawn.numpy()
+
+
+def _mapped(count: int, kind: torch.dtype) -> torch.Tensor:
+    """Return a tensor in a file without a name; the file is deleted with the tensor.
+
+    Raises:
+        RunDirectoryError: The disk has no space for it.
+    """
+    size = count * kind.itemsize
+    with tempfile.TemporaryFile() as file:
+        try:
+            reserve = getattr(os, "posix_fallocate", None)
+            if reserve is not None:  # if the disk fills up later, the process would be killed
+                reserve(file.fileno(), 0, size)
+            file.truncate(size)
+        except OSError as error:
+            raise RunDirectoryError(
+                f"the order of {count:,} samples needs {size:,} bytes of temporary space in "
+                f"{tempfile.gettempdir()}: {error.strerror or error}; set TMPDIR to a folder with "
+                "enough space"
+            ) from error
+        return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=kind)

@@ -1,10 +1,17 @@
-"""The values of a schedule: its settings, its state, a planned window and its outcome."""
+"""The values of a schedule: its settings, its state, a planned window and its outcome.
+
+Windows are sets of batches: ascending, disjoint, half-open spans of batch numbers. The guard of the
+anchor shortens windows when the ranks drift apart; it is a pure function.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, final
+from enum import Enum
+from itertools import pairwise
+from typing import Any, Self, TypeAlias, final
 
 from flodl.ranks.planning.elche import (
     Counts,
@@ -12,9 +19,148 @@ from flodl.ranks.planning.elche import (
     ElCheState,
     RankReport,
 )
-from flodl.ranks.planning.guard import Advice, GuardState
-from flodl.ranks.planning.spans import Spans, size
 from flodl.ranks.settings import Policy
+
+KEPT = 5
+"""Number of rounds whose largest divergence is kept."""
+
+RISING = 3
+"""Number of rounds in a row whose divergence must rise before the guard acts."""
+
+
+class Advice(Enum):
+    """The action that the guard requests."""
+
+    STABLE = "stable"
+    SUPPRESS_GROWTH = "suppress_growth"
+    """Keep the anchor and the overshoot from growing."""
+    NUDGE_DOWN = "nudge_down"
+    """Halve the anchor and reset the overshoot."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GuardState:
+    """The largest divergences of the last rounds, oldest first; at most five."""
+
+    maxima: tuple[float, ...] = ()
+
+
+def judge(
+    state: GuardState, divergences: Sequence[float], threshold: float
+) -> tuple[GuardState, Advice]:
+    """Return the next state and an advice from the divergence of every rank in a round.
+
+    The divergence of a rank is ‖before - after‖ / ‖after‖. The guard acts when three maxima in a
+    row rise and the last is above the threshold. Above twice the threshold it advises NUDGE_DOWN,
+    else SUPPRESS_GROWTH.
+
+    Values that are not finite come from ranks with such parameters. They do not measure a
+    distance, so they are left out.
+
+    Args:
+        state: State after the previous rounds.
+        divergences: One per rank.
+        threshold: Divergence above which the guard acts.
+    """
+    finite = [value for value in divergences if math.isfinite(value)]
+    if not finite:
+        return state, Advice.STABLE
+    maxima = (*state.maxima, max(finite))[-KEPT:]
+    after = GuardState(maxima)
+    if len(maxima) < RISING or not _rises(maxima[-RISING:]) or maxima[-1] <= threshold:
+        return after, Advice.STABLE
+    if maxima[-1] > 2 * threshold:
+        return after, Advice.NUDGE_DOWN
+    return after, Advice.SUPPRESS_GROWTH
+
+
+def growth_rate(state: GuardState, batches: int) -> float | None:
+    """Return λ = ln(D[t] / D[t-1]) / k: how fast the ranks drift apart per batch, for the log.
+
+    Args:
+        state: State after the round.
+        batches: k, the batches of the window.
+
+    Returns:
+        The rate; None if the last two maxima do not give one.
+    """
+    if batches < 1 or len(state.maxima) < 2 or min(state.maxima[-2:]) <= 0:
+        return None
+    before, now = state.maxima[-2:]
+    return math.log(now / before) / batches
+
+
+def _rises(values: Sequence[float]) -> bool:
+    return all(before < after for before, after in pairwise(values))
+
+
+Span: TypeAlias = tuple[int, int]
+"""Batches ``start`` to ``stop`` (exclusive), numbered through all epochs."""
+
+Spans: TypeAlias = tuple[Span, ...]
+
+
+def size(spans: Spans) -> int:
+    """Return the number of batches."""
+    return sum(stop - start for start, stop in spans)
+
+
+def front(spans: Spans, count: int, before: int | None = None) -> tuple[Spans, Spans]:
+    """Split spans in two: the first ``count`` batches and the rest.
+
+    Args:
+        spans: Spans in the order of use, which may be unsorted.
+        count: Number of batches to take. If there are fewer, all are taken; none if it is not
+            above 0.
+        before: Take only batches with smaller numbers.
+    """
+    taken: list[Span] = []
+    for at, (start, stop) in enumerate(spans):
+        end = min(stop, start + max(0, count), stop if before is None else max(start, before))
+        if end > start:
+            taken.append((start, end))
+        count -= end - start
+        if end < stop:
+            return tuple(taken), ((end, stop), *spans[at + 1 :])
+    return tuple(taken), ()
+
+
+def cut(total: int, ratios: Sequence[float]) -> list[int]:
+    """Return the edges of consecutive parts in proportion to ratios: 0, ..., ``total``."""
+    whole = sum(ratios)
+    return [round(total * sum(ratios[:upto]) / whole) for upto in range(len(ratios) + 1)]
+
+
+def without(spans: Spans, others: Spans) -> Spans:
+    """Return the batches of a set that are not in another one."""
+    for first, end in others:
+        before = [(start, min(stop, first)) for start, stop in spans]
+        after = [(max(start, end), stop) for start, stop in spans]
+        spans = tuple(sorted((start, stop) for start, stop in before + after if start < stop))
+    return spans
+
+
+def numbers(spans: Spans) -> list[int]:
+    """Return the batches one by one."""
+    return [number for start, stop in spans for number in range(start, stop)]
+
+
+def insert(spans: Spans, *others: Spans) -> Spans:
+    """Merge sets of batches; adjacent spans become one.
+
+    Raises:
+        ValueError: Two sets share a batch.
+    """
+    merged: list[Span] = []
+    for start, stop in sorted((*spans, *(span for other in others for span in other))):
+        if merged and start < merged[-1][1]:
+            raise ValueError(f"batch {start} is in two places at once")
+        if merged and start == merged[-1][1]:
+            merged[-1] = (merged[-1][0], stop)
+        else:
+            merged.append((start, stop))
+    return tuple(merged)
 
 
 @final
@@ -220,3 +366,38 @@ class WindowOutcome:
 
 def _spans(form: Sequence[Sequence[int]]) -> Spans:
     return tuple((int(start), int(stop)) for start, stop in form)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Joined:
+    """The window that the ranks train, and who they are.
+
+    Attributes:
+        members: The ranks that share the current batches, by name.
+        window: The window that they exchange; None before the first.
+        offers: What each rank has told about it, if they have agreed on that already.
+        barrier_every: After how many epochs all ranks have the same model.
+    """
+
+    members: tuple[str, ...]
+    window: WindowPlan | None
+    offers: Sequence[Mapping[str, Any]]
+    barrier_every: int
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> Self:
+        """Read the form that ``asdict`` returns."""
+        window = form["window"]
+        if window is not None:
+            leases = tuple(
+                tuple((int(start), int(stop)) for start, stop in lease)
+                for lease in window["leases"]
+            )
+            window = WindowPlan(**{**window, "leases": leases, "counts": tuple(window["counts"])})
+        return cls(
+            members=tuple(form["members"]),
+            window=window,
+            offers=form["offers"],
+            barrier_every=int(form["barrier_every"]),
+        )

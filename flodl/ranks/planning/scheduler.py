@@ -38,15 +38,21 @@ from flodl.ranks.planning.elche import (
     nudge,
     split,
 )
-from flodl.ranks.planning.guard import Advice, GuardState, judge
 from flodl.ranks.planning.schedule import (
+    Advice,
+    GuardState,
     ScheduleConfig,
     ScheduleState,
+    Spans,
     WindowOutcome,
     WindowPlan,
     WindowReport,
+    front,
+    insert,
+    judge,
+    size,
+    without,
 )
-from flodl.ranks.planning.spans import Spans, front, insert, size, without
 from flodl.ranks.settings import Policy
 
 WARM_UP_ROOM = 8

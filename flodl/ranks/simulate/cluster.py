@@ -11,8 +11,12 @@ from flodl.ranks.planning.elche import RankReport, communication
 from flodl.ranks.planning.schedule import (
     ScheduleConfig,
     ScheduleState,
+    Spans,
     WindowPlan,
     WindowReport,
+    front,
+    numbers,
+    size,
 )
 from flodl.ranks.planning.scheduler import (
     close_window,
@@ -22,7 +26,6 @@ from flodl.ranks.planning.scheduler import (
     stops_here,
     take_step,
 )
-from flodl.ranks.planning.spans import Spans, front, numbers, size
 from flodl.ranks.settings import Policy
 
 DEFAULT_BYTES = 46_758_048

@@ -9,9 +9,14 @@ Observers have the hooks of :class:`~flodl.train.callbacks.Callback`. Two hooks 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, final
 
+from flodl.monitor.timeline import Timeline, merge_timelines
+from flodl.ranks.launch.clock_offsets import clock_offsets
 from flodl.train.callbacks import Callback, TrainingRun
 from flodl.train.epoch_end import call_back
 
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from flodl.monitor import EpochMetrics, Timeline
+    from flodl.ranks.group import Group
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
 
@@ -83,3 +89,45 @@ class EpochFunction(Callback):
         """Call it; False ends the training."""
         if call_back("metrics_fn", metrics.epoch, self.function, metrics) is False:
             run.stop("metrics_fn returned False")
+
+
+@contextmanager
+def recorded(plan: TrainingPlan, group: Group) -> Iterator[TrainingPlan]:
+    """Record a timeline of this rank inside the context, if the plan asks for one; collective.
+
+    The context yields the plan with the timeline. At a regular end, the timeline of all ranks is
+    in the run directory.
+    """
+    if not plan.record_timeline or plan.timeline is not None:
+        yield plan
+        return
+    with Timeline(rank=group.rank if group.world_size > 1 else None) as timeline:
+        timed = replace(plan, timeline=timeline)
+        yield timed
+    merge_into_run(timed, group)
+
+
+def merge_into_run(plan: TrainingPlan, group: Group) -> None:
+    """Write the timeline of all ranks into the run directory, as JSON and as a page; collective.
+
+    It writes nothing if a rank has no timeline or the training has no run directory.
+    """
+    timeline = plan.timeline
+    if not all(group.gather_objects(timeline is not None)) or timeline is None:
+        return
+    offsets = clock_offsets(group, lambda: timeline.elapsed_ms)
+    with TemporaryDirectory() as folder:
+        own = Path(folder) / "timeline.json"
+        timeline.save_json(own)
+        files = group.gather_objects_to_first(own.read_bytes())
+        run = plan.run_dir
+        if files is None or run is None:
+            return
+        parts = [Path(folder) / f"{rank}.json" for rank in range(len(files))]
+        for part, content in zip(parts, files, strict=True):
+            part.write_bytes(content)
+        merged = timeline
+        if group.world_size > 1:
+            merged = merge_timelines(parts, [offset.ms for offset in offsets])
+    merged.save_json(run.path / "timeline.json")
+    merged.save_html(run.path / "timeline.html", title=f"Timeline of {run.path.name}")

@@ -9,7 +9,7 @@ from torch import nn
 
 from flodl.ranks.averaging.buffers import SharedBuffers, broadcast_state
 from flodl.ranks.averaging.gradients import GradientReducer
-from flodl.ranks.launch.begun import mark_begun, mark_watched
+from flodl.ranks.launch.launcher import mark_begun, mark_watched
 from flodl.ranks.settings import Backend
 from flodl.train.plain_loop.shared_loop import joined
 

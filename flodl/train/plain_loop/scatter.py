@@ -23,7 +23,7 @@ from flodl.train.plain_loop.joined_rows import Rejoiner, Slice, WholeBatch, take
 
 if TYPE_CHECKING:
     from flodl.ranks.group import Group
-    from flodl.train.plain_loop.row_shares import Cut, Shares
+    from flodl.train.plain_loop.joined_rows import Cut, Shares
     from flodl.train.plain_loop.stopwatch import Stopwatch
 
 _COMPARE_EVERY = 100

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from flodl.data import Batch, DataLoader
     from flodl.ranks.group import Group
+    from flodl.train.plain_loop.joined_rows import Cut
     from flodl.train.plain_loop.loop_windows import Window
-    from flodl.train.plain_loop.row_shares import Cut
     from flodl.train.plain_loop.stopwatch import Stopwatch
     from flodl.train.plan import ModelFactory, OptimizerFactory
 

@@ -17,15 +17,14 @@ from flodl.graph.state import Stateful
 from flodl.log import msg
 from flodl.ranks.averaging.buffers import broadcast_state, model_facts
 from flodl.ranks.averaging.gradients import StepAverager
-from flodl.ranks.launch.begun import mark_begun, mark_watched
 from flodl.ranks.launch.current_group import this_group
 from flodl.ranks.launch.join import join
-from flodl.ranks.launch.launcher import detect
+from flodl.ranks.launch.launcher import detect, mark_begun, mark_watched
 from flodl.ranks.planning.elche import ElCheConfig
 from flodl.ranks.settings import Backend, DdpConfig, hinted_speeds, simulated_ms
 from flodl.ranks.signature import check_same, reads_files, signature
+from flodl.train.plain_loop.joined_rows import Shares
 from flodl.train.plain_loop.loop_windows import LoopWindows, Window
-from flodl.train.plain_loop.row_shares import Shares
 from flodl.train.plain_loop.scatter import Scatter
 from flodl.train.plain_loop.stopwatch import DeviceWatch, HostWatch, Stopwatch
 

@@ -20,10 +20,9 @@ from flodl import log
 from flodl.errors import PlanMismatchError
 from flodl.ranks.averaging.average import Averaged
 from flodl.ranks.elastic.group import ElasticGroup, RankLost
-from flodl.ranks.planning.schedule import WindowReport
+from flodl.ranks.planning.schedule import Joined, WindowReport
 from flodl.ranks.planning.scheduler import digest, initial_schedule, redistributed
 from flodl.train.policies.windows import LeaseWindow, WindowFeed
-from flodl.train.run.joined import Joined
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence

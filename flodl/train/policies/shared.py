@@ -1,27 +1,34 @@
-"""Feeds of ranks that share the batches by a schedule, which all of them compute alike."""
+"""Feeds of ranks that share the batches by a schedule, which all of them compute alike.
+
+A schedule counts the batches through all epochs.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
 from math import fsum, nan
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, final
 
+import torch
+
+from flodl.ranks.planning.schedule import cut, numbers
 from flodl.ranks.planning.scheduler import leave_out, pass_barrier, pass_left_out
-from flodl.ranks.planning.spans import numbers
 from flodl.train.observers.guards.loss_guard import Losses
 from flodl.train.policies.feed import Feed, FeedWindow
-from flodl.train.policies.rank_batches import RankBatches
 from flodl.train.run.training_state import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
-    from flodl.data import DataLoader
+    from torch import Tensor
+
+    from flodl.data import Batch, DataLoader
     from flodl.ranks.group import Group
-    from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
+    from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState, Span, Spans
     from flodl.train.epoch_metrics import EpochLogs
     from flodl.train.plan import TrainingPlan
+
 
 W = TypeVar("W", bound=FeedWindow)
 
@@ -178,3 +185,62 @@ class SharedFeed(Feed[W]):
 
 def _mean(losses: Sequence[float]) -> float:
     return fsum(losses) / len(losses) if all(one - one == 0.0 for one in losses) else nan
+
+
+@final
+class RankBatches:
+    """The batches of one rank.
+
+    Args:
+        loader: Loads them; the same on all ranks.
+        batches_per_epoch: Batches of all ranks in an epoch.
+        rank: Number of this process.
+    """
+
+    def __init__(self, loader: DataLoader, batches_per_epoch: int, rank: int) -> None:
+        self._loader, self._length, self._rank = loader, batches_per_epoch, rank
+
+    def batches(self, spans: Spans) -> Generator[tuple[int, Tensor, Batch]]:
+        """Load batches; yield the number, the sample numbers and the data of each."""
+        length = self._length
+        for first_of_span, stop in spans:
+            start = first_of_span
+            while start < stop:
+                epoch, first = divmod(start, length)
+                last = min(stop - epoch * length, length)
+                delivered = self._loader.deliver(epoch, first, last)
+                for number, (rows, batch) in enumerate(delivered, start):
+                    yield number, rows, batch
+                start = epoch * length + last
+
+    def some_batches(self, numbers: Sequence[int]) -> Generator[tuple[int, Tensor, Batch]]:
+        """Load single batches of one epoch, as :meth:`batches` does; gaps are allowed."""
+        if not numbers:
+            return
+        length = self._length
+        epoch = numbers[0] // length
+        within = [number - epoch * length for number in numbers]
+        delivered = self._loader.deliver_some(epoch, within)
+        for number, (rows, batch) in zip(numbers, delivered, strict=True):
+            yield number, rows, batch
+
+    def share_of_samples(
+        self, span: Span, ratios: tuple[float, ...]
+    ) -> tuple[int, Tensor, Batch, int] | None:
+        """Split the samples of some batches by ratios and load this rank's part.
+
+        Returns:
+            Number of the first batch, sample numbers, the batch, and how many samples the lower
+            ranks have; None if this rank has no samples.
+        """
+        length, rank = self._length, self._rank
+        epoch, first = divmod(span[0], length)
+        rows = torch.cat(
+            [self._loader.rows(epoch, number - epoch * length) for number in range(*span)]
+        )
+        start, stop = cut(len(rows), ratios)[rank : rank + 2]
+        if start == stop:
+            return None
+        offset = first * self._loader.batch_size
+        batch = self._loader.deliver_samples(epoch, offset + start, offset + stop)
+        return span[0], rows[start:stop], batch, start

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, final
 
 from flodl.errors import DivergedError
 from flodl.ranks.averaging.gradients import StepAverager
+from flodl.ranks.planning.schedule import Spans, numbers
 from flodl.ranks.planning.scheduler import take_step
-from flodl.ranks.planning.spans import Spans, numbers
 from flodl.train.policies.feed import Exchanged, FeedWindow, Part
 from flodl.train.policies.shared import Shared, SharedFeed
 

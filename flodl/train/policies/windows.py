@@ -10,15 +10,20 @@ import torch
 
 from flodl import log
 from flodl.errors import DivergedError, PlanMismatchError
-from flodl.ranks.planning.guard import Advice, growth_rate
-from flodl.ranks.planning.schedule import WindowPlan, WindowReport
+from flodl.ranks.planning.schedule import (
+    Advice,
+    WindowPlan,
+    WindowReport,
+    front,
+    growth_rate,
+    numbers,
+)
 from flodl.ranks.planning.scheduler import (
     close_window,
     digest,
     open_window,
     stops_here,
 )
-from flodl.ranks.planning.spans import front, numbers
 from flodl.ranks.settings import Backend
 from flodl.train.policies.feed import Exchanged, FeedWindow, Part
 from flodl.train.policies.shared import Shared, SharedFeed

@@ -14,8 +14,8 @@ from flodl.checkpoint.names import persistent_buffers
 from flodl.checkpoint.store import load_checkpoint_file
 from flodl.checkpoint.training import TrainingFile
 from flodl.errors import CheckpointError
+from flodl.ranks.planning.schedule import Joined
 from flodl.train.epoch_metrics import add_up
-from flodl.train.run.joined import Joined
 from flodl.train.run.training_state import TrainingState
 
 if TYPE_CHECKING:

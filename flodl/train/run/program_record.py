@@ -1,4 +1,4 @@
-"""What a run records about its program: command line, source code, installed packages."""
+"""What a run records about its program: command line, source code, packages, launch, batch job."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -13,13 +14,19 @@ from typing import TYPE_CHECKING, Any, final
 from fdl.base.code_record import code_changes, running_program
 from fdl.base.files import replace_text
 from fdl.base.masking import KNOWN, PLAN_VARIABLE, HandedDown, Mask
-from fdl.base.run_record import CODE
+from fdl.base.run_record import CODE, host, started_ticks
 from fdl.base.secrets import REDACTED, plain_name, redact_tokens
 from flodl import log
+from flodl.ranks.launch.interrupt import JOB_VARIABLE
 from flodl.ranks.launch.launcher import detect
+from flodl.train.run.run_records import run_of_launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from flodl.ranks.launch.launcher import Launched
+
 
 PACKAGES = "packages.txt"
 _OWN = "fdl"
@@ -171,3 +178,60 @@ def _hidden_names(config: Mapping[str, Any]) -> Iterator[str]:
             yield plain_name(name)
         elif isinstance(value, dict):
             yield from _hidden_names(value)
+
+
+_runs: Counter[str] = Counter()
+"""Number of run directories that this process made, by launch: a program may make several."""
+
+IDENTITY = ("launch", "launch_run")
+
+
+def launch_record(launched: Launched) -> dict[str, Any]:
+    """The entries of a record about its launch; a restart finds its run by them."""
+    name = launched.run_id or _nameless(launched)
+    _runs[name] += 1
+    return {
+        "launch": name,
+        "launch_run": _runs[name],
+        "rendezvous": f"{launched.address}:{launched.port} ({launched.restart})",
+        "restarts": launched.restart,
+    }
+
+
+def job_record(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The entry of a record about its batch job, whose number stays when it is queued again."""
+    number = environ.get(JOB_VARIABLE)
+    return {"job": f"slurm-{number}"} if number else {}
+
+
+def _nameless(launched: Launched) -> str:
+    """A name for a launch without one: the launcher's process on one host, else the address."""
+    if launched.local_world_size == launched.world_size:
+        launcher = os.getppid()
+        if (began := started_ticks(launcher)) is not None:
+            return f"{host()}:{launcher}:{began}"
+    return f"{launched.address}:{launched.port}"
+
+
+def earlier_run(
+    folder: Path, launched: Launched | None, launch: Mapping[str, Any], config: Mapping[str, Any]
+) -> Path | None:
+    """Return the run that this start continues; None for a new run.
+
+    It is the run of the same launch, or of the same job if SLURM has queued it again.
+
+    Args:
+        folder: The folder of all runs.
+        launched: How the launcher started this process; None without a launcher.
+        launch: The entries of the record about it.
+        config: The configuration, which must be the same.
+    """
+    if launched is not None and (launched.restart > 0 or launched.run_id):
+        wanted = {name: launch[name] for name in IDENTITY}
+        found = run_of_launch(folder, wanted, restarted=launched.restart > 0, config=config)
+        if found is not None:
+            return found
+    job = job_record(os.environ)
+    if job and int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+        return run_of_launch(folder, job, restarted=False, config=config)
+    return None

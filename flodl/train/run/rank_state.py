@@ -22,10 +22,9 @@ from torch import Tensor
 from flodl.checkpoint.generators import generator_states, set_generator_states
 from flodl.errors import CheckpointError
 from flodl.ranks.averaging.buffers import broadcast_state
-from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
+from flodl.ranks.planning.schedule import Joined, ScheduleConfig, ScheduleState
 from flodl.ranks.planning.scheduler import redistributed
 from flodl.train.epoch_metrics import EpochLogs, add_up
-from flodl.train.run.joined import Joined
 from flodl.train.run.loop_state import LoopState, modes
 from flodl.train.run.own_state import of_rank, set_of_rank
 from flodl.train.run.resume import Start, resume, set_rates, withdrawn_if_refused

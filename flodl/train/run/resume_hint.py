@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fdl.base.run_record import RESUME, without_resume
 from flodl.errors import RunDirectoryError
-from flodl.ranks.launch.begun import has_begun
+from flodl.ranks.launch.launcher import has_begun
 from flodl.train.run.program_record import typed_words
 from flodl.train.run.run_records import LAST
 

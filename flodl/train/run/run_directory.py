@@ -19,10 +19,13 @@ from flodl.errors import RunDirectoryError, WorkersFailed
 from flodl.monitor import CsvSink, HtmlSink, LogSink
 from flodl.monitor.metadata import read_metadata
 from flodl.ranks.launch.launcher import detect
-from flodl.train.run.launch_record import IDENTITY, earlier_run, job_record, launch_record
 from flodl.train.run.program_record import (
+    IDENTITY,
     PACKAGES,
     ProgramRecord,
+    earlier_run,
+    job_record,
+    launch_record,
     program_start,
     recorded_argv,
     recorded_variables,

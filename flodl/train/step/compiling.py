@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fdl.base.cache_folder import cache_folder
 from flodl import log
 from flodl.data import Batch
 from flodl.train.metrics import RecordedValues, collecting, record_scalar, recording_into
-from flodl.train.step.decision import cache_folder
 from flodl.train.step.forward import forward_function
 from flodl.train.step.random_state import generators_kept
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from fdl.base.cache_folder import cache_folder
 from fdl.base.files import replace_text
 from flodl.data.structure import named_tensors
 from flodl.processor import processor_facts
@@ -246,20 +247,6 @@ def _file_digest(name: str) -> str:
         return hashlib.sha256(Path(name).read_bytes()).hexdigest()
     except OSError:
         return name
-
-
-def cache_folder() -> Path:
-    """Return the folder, which may not exist yet; ``FLODL_CACHE_DIR`` overrides it."""
-    named = os.environ.get("FLODL_CACHE_DIR")
-    if named:
-        return Path(named)
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = str(Path.home() / "Library" / "Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "flodl"
 
 
 def project_folder() -> Path:

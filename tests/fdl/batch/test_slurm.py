@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import typed
 from tests.waiting import wait_for
 
 COUNTS = """
@@ -34,11 +35,14 @@ time.sleep(60)
 
 def started(words, folder, cluster):
     """A call of fdl that goes on meanwhile."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "fdl", "--on", "slurm", *words],
+    line = ("-m", "fdl", "--on", "slurm", *words)
+    process = subprocess.Popen(
+        [sys.executable, *line],
         cwd=folder, env={**os.environ, **cluster, "CI": "1"}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
+    typed.note(line, folder, os.environ, lambda: (process.poll(), ""))
+    return process
 
 
 def state(cluster, id):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from tests import typed
 from tests.flodl.distributed.network import Host, two_hosts, why_not
 from tests.waiting import wait_for
 
@@ -107,6 +108,10 @@ class Hosts:
     ) -> tuple[int, str, str]:
         """``fdl`` typed on alpha: its exit code, and what it prints on both streams."""
         process = self.popen(*words, cwd=cwd, env=env)
+        out, err = "", ""
+        typed.note(
+            ("-m", "fdl", *words), cwd, self.environ, lambda: (process.returncode, out + err)
+        )
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 

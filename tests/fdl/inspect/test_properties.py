@@ -129,7 +129,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(
     stacks(),
     st.sampled_from(["commands.p.options.a", "commands.p.options.l", "commands.p.options.new"]),

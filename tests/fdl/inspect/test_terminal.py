@@ -12,6 +12,7 @@ from fdl.base.layout import cells
 from tests.conftest import Fdl, Project
 from tests.fdl import screen
 from tests.fdl.test_screens import QUIET
+from tests.rows import sampled
 
 ADDRESS = "https://example.org/" + "very-long-name/" * 10
 SENTENCE = "A classifier of digits, described in more words than fit on one line of most terminals"
@@ -91,8 +92,10 @@ def test_a_pipe_gets_one_line_per_value_whatever_the_columns(fdl: Fdl) -> None:
     assert len({line.index("  # ") for line in lines if "  # " in line}) == 1
 
 
-@pytest.mark.parametrize("columns", WIDTHS)
-@pytest.mark.parametrize("asked", ["description", "entry", "training.lr", "env", "commands"])
+@pytest.mark.parametrize(
+    ("asked", "columns"),
+    sampled(("description", "entry", "training.lr", "env", "commands"), WIDTHS),
+)
 def test_why_fits_the_terminal(root: Path, fdl: Fdl, asked: str, columns: int) -> None:
     lines = shown(root, columns, "--env", "ci", "why", asked)
     wide = [line for line in lines if cells(line) > columns]

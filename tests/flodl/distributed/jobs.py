@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from tests import fork_server
+from tests import fork_server, typed
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 ROOT = PROGRAM.parents[4]
@@ -61,6 +61,8 @@ class Job:
             env={**os.environ, **told},
             start_new_session=True,
         )
+        words = ("-m", "torch.distributed.run", *torchrun, str(PROGRAM))
+        typed.note(words, folder, os.environ, lambda: (self.process.poll(), self.output()))
 
     def wait(self, seconds: float = 90.0) -> int:
         return self.process.wait(timeout=seconds)

@@ -22,7 +22,7 @@ from flodl.ranks.group import Group
 from flodl.ranks.launch.launcher import JOIN_VARIABLE
 from flodl.ranks.signature import signature
 from flodl.train.run.verify import verify_run
-from tests import fork_server
+from tests import fork_server, typed
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, linear, sgd, train
 from tests.rows import each_row
@@ -53,6 +53,9 @@ class Elastic:
                 stderr=subprocess.STDOUT,
             )
         self.processes.append(process)
+        typed.note(
+            (str(PROGRAM),), self.folder, os.environ, lambda: (process.poll(), self.said(name))
+        )
         return process
 
     def said(self, name: str = "first") -> str:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from fdl.plan import rank_launcher
 from fdl.plan.torchrun import LAUNCHER
 from flodl import Trainer
-from flodl.ranks.launch.begun import BEGUN, WATCHED
+from flodl.ranks.launch.launcher import BEGUN, WATCHED
 from tests import fork_server
 from tests.flodl.distributed.trainings import Numbers, linear, sgd
 

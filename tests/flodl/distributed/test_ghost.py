@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from flodl.ranks.planning.elche import ElCheConfig
-from flodl.ranks.planning.schedule import ScheduleConfig
-from flodl.ranks.planning.spans import insert
+from flodl.ranks.planning.schedule import ScheduleConfig, insert
 from flodl.ranks.settings import Policy
 from flodl.ranks.simulate import (
     Change,

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from flodl.ranks.planning.elche import ElCheConfig, ElCheState, RankReport, elche_step, nudge
-from flodl.ranks.planning.guard import KEPT, Advice, GuardState, growth_rate, judge
-from flodl.ranks.planning.schedule import ScheduleConfig, WindowReport
+from flodl.ranks.planning.schedule import (
+    KEPT,
+    Advice,
+    GuardState,
+    ScheduleConfig,
+    WindowReport,
+    growth_rate,
+    judge,
+)
 from flodl.ranks.planning.scheduler import (
     close_window,
     initial_schedule,

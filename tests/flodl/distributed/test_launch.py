@@ -13,11 +13,9 @@ import pytest
 import torch
 
 from flodl.errors import WorkersFailed
-from flodl.ranks.launch.begun import mark_begun
 from flodl.ranks.launch.join import DEVICE_VARIABLE, join
-from flodl.ranks.launch.launcher import detect
-from flodl.ranks.launch.picklable import check_picklable
-from flodl.ranks.launch.start_ranks import launch_ranks
+from flodl.ranks.launch.launcher import detect, mark_begun
+from flodl.ranks.launch.start_ranks import check_picklable, launch_ranks
 from tests import fork_server
 from tests.rows import each_row
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from flodl.errors import RunDirectoryError
-from flodl.ranks.ledger import sample_order
-from flodl.ranks.ledger.sample_order import permutation
+from flodl.ranks.ledger import epoch_check
+from flodl.ranks.ledger.epoch_check import permutation
 from tests.rows import each_row
 
 
@@ -25,7 +25,7 @@ def test_numbers_of_32_bits_come_in_the_same_order(count: int, seed: int) -> Non
 def test_a_permutation_in_a_mapped_file_is_the_one_of_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sample_order, "IN_MEMORY", 1000)
+    monkeypatch.setattr(epoch_check, "IN_MEMORY", 1000)
     assert permutation(5000, 3).tolist() == drawn_by_torch(5000, 3)
 
 
@@ -36,6 +36,6 @@ def test_a_mapped_file_that_does_not_fit_is_an_error_with_a_remedy(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.posix_fallocate", full)
-    monkeypatch.setattr(sample_order, "IN_MEMORY", 1000)
+    monkeypatch.setattr(epoch_check, "IN_MEMORY", 1000)
     with pytest.raises(RunDirectoryError, match=r"5,000 samples needs 20,000 bytes.*set TMPDIR"):
         permutation(5000, 3)

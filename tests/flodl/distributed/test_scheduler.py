@@ -7,11 +7,15 @@ from dataclasses import replace
 import pytest
 
 from flodl.ranks.planning.elche import ElCheConfig, ElCheState
-from flodl.ranks.planning.guard import Advice
 from flodl.ranks.planning.schedule import (
+    Advice,
     ScheduleConfig,
     ScheduleState,
+    Spans,
     WindowReport,
+    front,
+    insert,
+    size,
 )
 from flodl.ranks.planning.scheduler import (
     _next_overshoot,
@@ -27,7 +31,6 @@ from flodl.ranks.planning.scheduler import (
     stops_here,
     take_step,
 )
-from flodl.ranks.planning.spans import Spans, front, insert, size
 from flodl.ranks.settings import Policy
 from tests.rows import each_row
 

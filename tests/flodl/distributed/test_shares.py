@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flodl.train.plain_loop.row_shares import FLOOR, Shares, divide, proportional
+from flodl.train.plain_loop.joined_rows import FLOOR, Shares, divide, proportional
 
 
 def test_a_batch_is_divided_by_ratios_to_the_last_sample() -> None:

@@ -10,10 +10,9 @@ import pytest
 from flodl.ranks.group import Group
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Outcome, train
+from tests.rows import sampled
 
 POLICIES = ["auto", "cadence", "async", "sync"]
-AT_MERGE = ("cadence", "async")
-"""Those that divide an epoch by speed; the slow suite has the others in each way of sharing."""
 
 
 def small(group: Group, policy: str, n: int, epochs: int, rest: dict[str, Any]) -> Outcome:
@@ -22,6 +21,23 @@ def small(group: Group, policy: str, n: int, epochs: int, rest: dict[str, Any]) 
 
 def nothing_to_see(_model: Any) -> dict[str, float]:
     return {"nothing": 0.0}
+
+
+WAYS: list[dict[str, Any]] = [
+    {"settings": {"backend": "cpu"}},
+    {"settings": {"progressive_dispatch": False}},
+    {"settings": {"partition_ratios": (0.7, 0.3)}},
+    {"settings": {"stream_epochs": False}, "builder": {"eval_fn": nothing_to_see}},
+    {"builder": {"accumulate": 3}},
+    {"builder": {"deterministic": True}},
+]
+
+
+def way(value: Any) -> str:
+    """What a report calls a policy or a way of sharing."""
+    if isinstance(value, str):
+        return value
+    return "-".join(name for part in value.values() for name in part)
 
 
 def check(outcomes: list[Outcome], n: int, epochs: int) -> None:
@@ -35,11 +51,7 @@ def check(outcomes: list[Outcome], n: int, epochs: int) -> None:
             assert mine.isfinite().all()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize(
-    "n",
-    [1, 5, 12, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 40))],
-)
+@pytest.mark.parametrize(("policy", "n"), sampled(POLICIES, [1, 2, 4, 5, 12, 40]))
 def test_a_training_of_any_size_ends_well(ranks: Ranks, policy: str, n: int) -> None:
     check(ranks(2, small, policy, n, 1, {}), n, 1)
 
@@ -49,22 +61,7 @@ def test_there_may_be_more_ranks_than_samples(ranks: Ranks, policy: str) -> None
     check(ranks(3, small, policy, 2, 3, {}), 2, 3)
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [one if one in AT_MERGE else pytest.param(one, marks=pytest.mark.slow) for one in POLICIES],
-)
-@pytest.mark.parametrize(
-    "rest",
-    [
-        {"settings": {"backend": "cpu"}},
-        {"settings": {"progressive_dispatch": False}},
-        {"settings": {"partition_ratios": (0.7, 0.3)}},
-        {"settings": {"stream_epochs": False}, "builder": {"eval_fn": nothing_to_see}},
-        {"builder": {"accumulate": 3}},
-        {"builder": {"deterministic": True}},
-    ],
-    ids=lambda rest: "-".join(name for part in rest.values() for name in part),
-)
+@pytest.mark.parametrize(("policy", "rest"), sampled(POLICIES, WAYS), ids=way)
 def test_small_trainings_work_with_every_way_of_sharing(
     ranks: Ranks, policy: str, rest: dict[str, Any]
 ) -> None:

@@ -15,6 +15,7 @@ from flodl.ranks.group import Group
 from flodl.ranks.settings import DdpRunConfig
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, train
+from tests.rows import sampled
 
 
 def network(_: torch.device) -> nn.Module:
@@ -29,24 +30,18 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=1e-3)
 
 
+PRECISE = ((torch.float32, 1e-5), (torch.float64, 1e-10))
+"""How far apart the weights may be."""
+
+
 @pytest.mark.case("distributed", 18)
 @pytest.mark.parametrize(
-    ("backend", "dtype", "bound", "optimizer"),
-    [
-        ("nccl", torch.float32, 1e-5, momentum),
-        ("nccl", torch.float64, 1e-10, adam),
-        ("cpu", torch.float32, 1e-5, adam),
-        ("cpu", torch.float64, 1e-10, momentum),
-        # Both values of each column are above.
-        pytest.param("nccl", torch.float32, 1e-5, adam, marks=pytest.mark.slow),
-        pytest.param("nccl", torch.float64, 1e-10, momentum, marks=pytest.mark.slow),
-        pytest.param("cpu", torch.float32, 1e-5, momentum, marks=pytest.mark.slow),
-        pytest.param("cpu", torch.float64, 1e-10, adam, marks=pytest.mark.slow),
-    ],
+    ("backend", "precise", "optimizer"), sampled(("nccl", "cpu"), PRECISE, (momentum, adam))
 )
 def test_sync_on_two_ranks_equals_one_process_with_the_double_batch(
-    ranks: Ranks, optimizer: Any, dtype: torch.dtype, bound: float, backend: str
+    ranks: Ranks, optimizer: Any, precise: tuple[torch.dtype, float], backend: str
 ) -> None:
+    dtype, bound = precise
     outcomes = ranks(2, train_in_step, optimizer, dtype, backend)
     torch.manual_seed(42)
     model = network(torch.device("cpu")).to(dtype)
@@ -265,19 +260,7 @@ def train_scaled(group: Group) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("policy", "scheduled"),
-    [
-        *(("sync", False), ("cadence", True), ("async", False), ("auto", True)),
-        *(
-            pytest.param(policy, scheduled, marks=pytest.mark.slow)
-            for policy, scheduled in (
-                ("sync", True),
-                ("cadence", False),
-                ("async", True),
-                ("auto", False),
-            )
-        ),
-    ],
+    ("policy", "scheduled"), sampled(("sync", "cadence", "async", "auto"), (False, True))
 )
 def test_by_default_ranks_use_the_learning_rate_of_one_process(
     ranks: Ranks, policy: str, scheduled: bool

@@ -338,7 +338,11 @@ def test_a_compiled_loop_halts_anew_in_every_call(kind):
 @pytest.mark.usefixtures("fresh_compiler")
 # Dynamo looks at it where it leaves its trace.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.parametrize("kind", LOOPS)
+@pytest.mark.parametrize(
+    "kind",
+    ["while_cond", "batch_until_cond"]
+    + [pytest.param(kind, marks=pytest.mark.slow) for kind in ("until_cond", "batch_while_cond")],
+)
 def test_where_torch_cannot_differentiate_a_loop_its_iterations_are_compiled(kind, monkeypatch):
     """PyTorch 2.8 and 2.9; the compiler of 2.8 gives gradients of zeros without an error."""
     for module in ("nodes", "capture"):

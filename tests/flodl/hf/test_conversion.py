@@ -21,6 +21,7 @@ from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import FAMILIES, cells_named, tiny_config
 from flodl.hf.reference import make_synthetic
 from tests import fork_server
+from tests.flodl.hf.batches import encoded
 from tests.later import transformers
 from tests.rows import each_row
 
@@ -186,7 +187,7 @@ def test_another_folder_gets_all_that_opening_takes(tmp_path):
     ]
     assert not (source / "model.safetensors").exists()
     head = AutoModelForMaskedLM.from_pretrained(out)
-    enc = head.tokenizer.encode(["a [MASK] b"])
+    enc = encoded(head.tokenizer, ["a [MASK] b"])
     assert enc.input_ids.tolist() == [[2, 5, 4, 6, 3]]
     with torch.inference_mode():
         logits = model(input_ids=enc.input_ids).logits

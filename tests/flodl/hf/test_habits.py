@@ -18,7 +18,6 @@ from flodl.hf import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertModel,
-    EncodedBatch,
     SequenceClassifierOutput,
     add_lora,
     backbone_outputs,
@@ -28,6 +27,7 @@ from flodl.hf import (
 from flodl.hf.errors import ConfigError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.pretrained import PretrainedModel
+from tests.flodl.hf.batches import batch_of_ids
 from tests.flodl.hf.models_material import small_config
 from tests.flodl.hf.predict.reference import write
 from tests.later import transformers
@@ -297,7 +297,7 @@ def test_an_adapter_trains_through_the_module():
         optimizer.zero_grad()
         losses.append(loss.item())
     assert losses == sorted(losses, reverse=True)
-    encoded = EncodedBatch(batch["input_ids"], batch["attention_mask"])
+    encoded = batch_of_ids(batch["input_ids"], batch["attention_mask"])
     loss = head(**batch, labels=labels).loss
     assert head.compute_loss(encoded, labels).item() == loss.item()
 
@@ -305,7 +305,7 @@ def test_an_adapter_trains_through_the_module():
 def test_tools_for_graphs_take_a_model():
     model = BertModel.from_config(small_config("bert")).eval()
     batch = some_batch("bert")
-    encoded = EncodedBatch(batch["input_ids"], batch["attention_mask"])
+    encoded = batch_of_ids(batch["input_ids"], batch["attention_mask"])
     found = backbone_outputs(model, encoded, hidden_states=True)
     out = model(**batch, output_hidden_states=True)
     assert torch.equal(found.last_hidden_state, out.last_hidden_state)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import flodl.hf
+from tests.flodl.hf.batches import encoded
 from tests.flodl.hf.predict.reference import SENTENCES, write
 from tests.flodl.hf.test_embed import layout
 from tests.rows import each_row
@@ -40,8 +41,8 @@ def names(tmp_path_factory):
     layout(folder, model={"max_seq_length": 12})
     torch.manual_seed(0)
     model = flodl.hf.AutoModelForSequenceClassification.from_pretrained(folder)
-    encoded = model.tokenizer.encode(SENTENCES[:3])
-    ids, mask = encoded.input_ids, encoded.attention_mask
+    batch = encoded(model.tokenizer, SENTENCES[:3])
+    ids, mask = batch.input_ids, batch.attention_mask
     return {
         **{name: getattr(flodl.hf, name) for name in flodl.hf.__all__},
         "torch": torch,

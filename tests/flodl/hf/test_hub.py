@@ -168,7 +168,11 @@ def test_an_incomplete_snapshot_is_not_enough(hub, hub_load, repo_folder, tmp_pa
     [
         (Fault("config.json", status=503, times=99), "HTTP status 503"),
         (Fault("config.json", status=429, times=99), "HTTP status 429"),
-        (Fault("config.json", stall=True, times=99), "ReadTimeout|timed out"),
+        pytest.param(
+            Fault("config.json", stall=True, times=99),
+            "ReadTimeout|timed out",
+            marks=pytest.mark.slow,  # it is waited for
+        ),
         (Fault("config.json", status=200, times=99), "the endpoint is not a Hugging Face Hub"),
     ],
     ids=["down", "busy", "silent", "not a hub"],

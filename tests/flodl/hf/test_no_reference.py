@@ -111,11 +111,11 @@ hf.BertForMaskedLM.from_config(tiny)
         "tokenizer",
         """
 tokenizer = hf.PreTrainedTokenizerFast.from_file(root / "bert/base/vocab.txt").for_config(tiny)
-enc = tokenizer.encode(["a b", "c ."], truncation=True, max_length=8)
-pairs = tokenizer.encode_pairs([("a ?", "b c .")])
+enc = tokenizer(["a b", "c ."], truncation=True, max_length=8, return_tensors="pt")
+pairs = tokenizer([("a ?", "b c .")], return_tensors="pt")
 tokenizer.save(root / "tokenizer")
-hf.PreTrainedTokenizerFast.from_inner(tokenizer.inner).encode(["a"])
-assert isinstance(enc, hf.EncodedBatch)
+hf.PreTrainedTokenizerFast.from_inner(tokenizer.inner).encode("a")
+assert isinstance(enc, hf.BatchEncoding)
 """,
     ),
     (

@@ -117,7 +117,7 @@ _WITHOUT_TOKENIZERS = """
 import sys
 from pathlib import Path
 import torch
-from flodl.hf import AutoModel, EncodedBatch, SentenceTransformer
+from flodl.hf import AutoModel, BatchEncoding, SentenceTransformer
 from flodl.hf.errors import MissingDependencyError
 import flodl.hf
 
@@ -135,7 +135,7 @@ CALLS = {
     "mlm": ("MaskedLM", {"fill_mask": ["a [MASK]"]}),
 }
 root = Path(sys.argv[1])
-enc = EncodedBatch(torch.tensor([[5, 6, 7]]), torch.ones(1, 3, dtype=torch.int64))
+enc = BatchEncoding({"input_ids": torch.tensor([[5, 6, 7]])})
 for folder, (suffix, calls) in CALLS.items():
     head = getattr(flodl.hf, f"AutoModelFor{suffix}").from_pretrained(root / folder)
     assert head.tokenizer is None
@@ -180,7 +180,7 @@ _HEAVY = {"safetensors", "huggingface_hub", "tokenizers", *REFERENCES}
     [
         "",
         "from flodl.hf import *",
-        "from flodl.hf.locate import locate; locate(sys.argv[1]).file('config.json')",
+        "from flodl.hf.hub import locate; locate(sys.argv[1]).file('config.json')",
         "import flodl.hf.hub",
     ],
     ids=["package", "names", "directory", "hub"],

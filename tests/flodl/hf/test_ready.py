@@ -7,7 +7,7 @@ import pytest
 
 from fdl.base.units import size_text
 from flodl.hf import HeadKind, write_tiny_model
-from flodl.hf.downloads import PICKLED, SAFETENSORS, SENTENCE_FILES, needed
+from flodl.hf.hub import PICKLED, SAFETENSORS, SENTENCE_FILES, needed
 from tests.rows import each_row
 
 READY = """

@@ -10,10 +10,10 @@ from flodl.hf import (
     AutoModelForSequenceClassification,
     BertForMaskedLM,
     BertModel,
-    EncodedBatch,
     SentenceTransformer,
 )
 from flodl.hf.matrix import all_cells, tiny_config
+from tests.flodl.hf.batches import batch_of_ids
 from tests.rows import each_row
 
 CONFIG = tiny_config(all_cells()[0])
@@ -28,7 +28,7 @@ ENTRIES = {
     "by place": lambda device: BertModel.from_pretrained("nowhere/at-all", device=device),
     "fresh": lambda device: BertModel.from_config(CONFIG, device=device),
     "fresh head": lambda device: BertForMaskedLM.from_config(CONFIG, device=device),
-    "batch": lambda device: EncodedBatch(torch.ones(1, 2).long(), torch.ones(1, 2).long()).to(
+    "batch": lambda device: batch_of_ids(torch.ones(1, 2).long(), torch.ones(1, 2).long()).to(
         device
     ),
 }

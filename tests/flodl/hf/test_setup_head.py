@@ -17,7 +17,6 @@ from flodl.data import TensorDataSet
 from flodl.graph import Graph
 from flodl.hf.auto import BertForSequenceClassification
 from flodl.hf.build import build
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.nn import clip_grad_norm
@@ -25,6 +24,7 @@ from flodl.ranks.group import Group
 from flodl.ranks.settings import DdpConfig
 from flodl.train.plain_loop.setup import model_of, prepare
 from tests.flodl.distributed.ranks import Ranks
+from tests.flodl.hf.batches import batch_of_ids
 from tests.flodl.hf.models_material import FAMILIES, small_config, small_model, some_ids
 
 CPU = SetupConfig(device="cpu")
@@ -84,7 +84,7 @@ def test_a_fine_tuned_task_head_follows_the_loop_in_plain_torch() -> None:
     assert head.graph.training
     losses = []
     for ids, mask in batches():
-        loss = head.compute_loss(EncodedBatch(ids, mask), LABELS)
+        loss = head.compute_loss(batch_of_ids(ids, mask), LABELS)
         loss.backward()  # type: ignore[no-untyped-call]
         clip_grad_norm(head.graph.parameters(), 1.0)
         head.graph.step()

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from flodl.errors import PathError
 from flodl.graph import FlowBuilder, Graph
 from flodl.hf.build import build
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.encoder_model import backbone_outputs
 from flodl.hf.errors import ConfigError
 from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.lora import add_lora, merge_lora
 from flodl.hf.surgery import drop_layers, extract, resize_vocab
+from tests.flodl.hf.batches import batch_of_ids
 from tests.flodl.hf.models_material import (
     FAMILIES,
     VOCABULARY,
@@ -70,7 +70,7 @@ def test_the_encoder_of_a_model_with_a_head_is_a_model(family: str, kind: HeadKi
     config = AutoConfig.from_json_str(graph.source_config or "")
     encoder = extract(graph, config.prefix)
     ids, mask = some_ids()
-    expected = backbone_outputs(graph, EncodedBatch(ids, mask))
+    expected = backbone_outputs(graph, batch_of_ids(ids, mask))
     assert torch.equal(encoder(ids, mask), expected.last_hidden_state)
     if expected.pooler_output is not None:
         pooled = encoder.tagged("pooler_output")
@@ -92,7 +92,7 @@ def test_layers_alone_compute_what_they_do_inside(family: str, first: int, last:
     extra = {"conv_kernel_size": 3} if family == "deberta-v2" else {}
     graph = small_model(family, HeadKind.TOKCLS, **extra)
     ids, mask = some_ids()
-    states = backbone_outputs(graph, EncodedBatch(ids, mask), hidden_states=True).hidden_states
+    states = backbone_outputs(graph, batch_of_ids(ids, mask), hidden_states=True).hidden_states
     assert states is not None
     part = extract(graph, f"{layers_of(family)}.{first}-{last}")
     assert not part.training
@@ -165,7 +165,7 @@ def test_an_adapted_encoder_is_extracted_after_merging() -> None:
         extract(graph, "bert")
     merge_lora(graph)
     ids, mask = some_ids()
-    expected = backbone_outputs(graph, EncodedBatch(ids, mask)).last_hidden_state
+    expected = backbone_outputs(graph, batch_of_ids(ids, mask)).last_hidden_state
     assert torch.equal(extract(graph, "bert")(ids, mask), expected)
 
 

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from flodl.hf import AutoModelForSequenceClassification, EncodedBatch, write_tiny_model
+from flodl.hf import AutoModelForSequenceClassification, write_tiny_model
 from flodl.hf.auto import class_of
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import all_cells, tiny_config
 from flodl.hf.reference import loss_cells
+from tests.flodl.hf.batches import batch_of_ids
 
 CALLS = 60
 CELLS = [
@@ -29,7 +30,7 @@ def batches():
     mask = torch.ones_like(ids)
     mask[0, 6:] = mask[1, :4] = mask[2, 3:] = 0
     others = torch.randint(5, 120, (4, 7), generator=generator)
-    return EncodedBatch(ids, mask), EncodedBatch(others, torch.ones_like(others))
+    return batch_of_ids(ids, mask), batch_of_ids(others, torch.ones_like(others))
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)

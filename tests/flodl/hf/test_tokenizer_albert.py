@@ -10,6 +10,7 @@ import unicodedata
 import pytest
 
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
+from tests.flodl.hf.batches import encoded
 from tests.flodl.hf.tokenizer_material import (
     ALBERT_FIRST,
     LINES,
@@ -113,7 +114,7 @@ def test_five_thousand_strings_have_the_ids_of_the_reference(tmp_path, monkeypat
     reference = transformers.AlbertTokenizer.from_pretrained(directory)
     assert reference.convert_tokens_to_ids("0,") == tokenizer.inner.token_to_id("0,") > 0
     lines = strings()
-    ours, theirs = rows_of(tokenizer.encode(lines)), reference(lines)["input_ids"]
+    ours, theirs = rows_of(encoded(tokenizer, lines)), reference(lines)["input_ids"]
     differing = [
         (line, tokenizer.inner.encode(line).tokens, reference.tokenize(line))
         for line, mine, other in zip(lines, ours, theirs, strict=True)

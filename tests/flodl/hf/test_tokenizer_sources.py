@@ -8,7 +8,9 @@ import types
 import pytest
 
 from flodl.hf.errors import CheckpointFormatError, TokenizerMissingError
+from flodl.hf.text.encodings import token_fact
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
+from tests.flodl.hf.batches import encoded
 from tests.flodl.hf.tokenizer_material import (
     LINES,
     Pieces,
@@ -44,10 +46,10 @@ def converted(converter, tokenizer, path, **settings):
 def assert_equal_to(tokenizer, reference, lines=LINES):
     """Same ids for lines and pairs, by a tokenizer of the ``tokenizers`` package."""
     assert len(lines) > 350
-    assert rows_of(tokenizer.encode(lines)) == [e.ids for e in reference.encode_batch(lines)]
+    assert rows_of(encoded(tokenizer, lines)) == [e.ids for e in reference.encode_batch(lines)]
     known = set(lines)
     pairs = [pair for pair in PAIRS if known.issuperset(pair)]
-    assert rows_of(tokenizer.encode_pairs(pairs)) == [e.ids for e in reference.encode_batch(pairs)]
+    assert rows_of(encoded(tokenizer, pairs)) == [e.ids for e in reference.encode_batch(pairs)]
 
 
 @pytest.mark.case("hf", 35)
@@ -73,13 +75,13 @@ def test_a_word_piece_vocabulary_gives_the_ids_of_the_reference(tmp_path, settin
     tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     reference = transformers.BertTokenizer.from_pretrained(directory)
     expected = reference(LINES)
-    batch = tokenizer.encode(LINES)
+    batch = encoded(tokenizer, LINES)
     assert rows_of(batch) == expected["input_ids"]
     assert len(LINES) == 500
     pairs = reference([a for a, _ in PAIRS], [b for _, b in PAIRS], padding=True)
-    assert tokenizer.encode_pairs(PAIRS).input_ids.tolist() == pairs["input_ids"]
-    assert tokenizer.encode_pairs(PAIRS).token_type_ids.tolist() == pairs["token_type_ids"]
-    assert tokenizer.encode_pairs(PAIRS).attention_mask.tolist() == pairs["attention_mask"]
+    assert encoded(tokenizer, PAIRS).input_ids.tolist() == pairs["input_ids"]
+    assert encoded(tokenizer, PAIRS).token_type_ids.tolist() == pairs["token_type_ids"]
+    assert encoded(tokenizer, PAIRS).attention_mask.tolist() == pairs["attention_mask"]
 
 
 @pytest.mark.case("hf", 35)
@@ -89,14 +91,15 @@ def test_byte_pairs_give_the_ids_of_the_reference_and_pad_with_1(tmp_path, setti
     tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     reference = transformers.RobertaTokenizer.from_pretrained(directory)
     padded = reference(LINES, padding=True, return_offsets_mapping=True)
-    batch = tokenizer.encode(LINES)
+    batch = encoded(tokenizer, LINES)
     assert batch.input_ids.tolist() == padded["input_ids"]
     assert batch.attention_mask.tolist() == padded["attention_mask"]
-    assert [[tuple(o) for o in row] for row in batch.offsets.tolist()] == padded["offset_mapping"]
+    offsets = token_fact(batch, "offsets").tolist()
+    assert [[tuple(one) for one in row] for row in offsets] == padded["offset_mapping"]
     assert set(batch.input_ids[batch.attention_mask == 0].tolist()) == {1}
     assert tokenizer.pad_id == 1
     pairs = reference([a for a, _ in PAIRS], [b for _, b in PAIRS], padding=True)
-    assert tokenizer.encode_pairs(PAIRS).input_ids.tolist() == pairs["input_ids"]
+    assert encoded(tokenizer, PAIRS).input_ids.tolist() == pairs["input_ids"]
 
 
 @pytest.mark.case("hf", 35)
@@ -113,11 +116,11 @@ def test_an_xlm_roberta_file_gives_the_ids_of_the_reference(tmp_path):
     newer = transformers.XLMRobertaTokenizer(
         vocab=[*first, *learnt, ("<mask>", 0.0)], _spm_precompiled_charsmap=made.rules
     )
-    assert rows_of(tokenizer.encode(LINES)) == newer(LINES)["input_ids"]
-    assert tokenizer.encode([""]).input_ids.tolist() == [[0, 2]]
+    assert rows_of(encoded(tokenizer, LINES)) == newer(LINES)["input_ids"]
+    assert encoded(tokenizer, [""]).input_ids.tolist() == [[0, 2]]
     assert tokenizer.pad_id == 1
     assert tokenizer.mask_token_id == len(made.pieces) + 1
-    assert not tokenizer.encode_pairs(PAIRS).token_type_ids.any()
+    assert not encoded(tokenizer, PAIRS).token_type_ids.any()
 
 
 @pytest.mark.case("hf", 35)
@@ -133,7 +136,7 @@ def test_an_albert_file_gives_the_ids_of_the_reference(tmp_path, cased):
         additional_special_tokens=["("],
         **settings,
     )
-    ids = rows_of(tokenizer.encode(LINES))
+    ids = rows_of(encoded(tokenizer, LINES))
     assert ids == newer(LINES)["input_ids"]
     commas = {index for index, (text, _, _) in enumerate(made.pieces) if text in NUMBERED}
     assert commas & {number for row in ids for number in row}
@@ -172,7 +175,7 @@ def test_saving_writes_the_very_bytes_that_were_read(tmp_path, kind):
     directory = written(tmp_path / kind, kind)
     (directory / "special_tokens_map.json").write_text('{ "mask_token" : null }\r\n')
     tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
-    tokenizer.encode(LINES[:5], truncation=True, max_length=8)
+    encoded(tokenizer, LINES[:5], truncation=True, max_length=8)
     tokenizer.save(tmp_path / "out" / "deep")
     copied = {path.name: path.read_bytes() for path in (tmp_path / "out" / "deep").iterdir()}
     assert copied == {path.name: path.read_bytes() for path in directory.iterdir()}
@@ -208,9 +211,9 @@ def test_the_one_file_form_loads_in_the_reference(tmp_path, kind):
     (tmp_path / "out").mkdir()
     tokenizer.save(tmp_path / "out" / "tokenizer.json")
     reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert rows_of(tokenizer.encode(LINES)) == reference(LINES)["input_ids"]
+    assert rows_of(encoded(tokenizer, LINES)) == reference(LINES)["input_ids"]
     again = PreTrainedTokenizerFast.from_file(tmp_path / "out" / "tokenizer.json")
-    assert rows_of(again.encode(LINES)) == rows_of(tokenizer.encode(LINES))
+    assert rows_of(encoded(again, LINES)) == rows_of(encoded(tokenizer, LINES))
     assert again.mask_token_id == tokenizer.mask_token_id
 
 
@@ -227,8 +230,8 @@ def test_a_file_given_by_name_is_read_as_its_kind(tmp_path, name):
     kind = {"vocab.txt": "bert", "spm.model": "deberta", "merges.txt": "roberta"}[name]
     directory = written(tmp_path / kind, kind)
     tokenizer = PreTrainedTokenizerFast.from_file(directory / name)
-    expected = PreTrainedTokenizerFast.from_pretrained(directory).encode(LINES[:9])
-    assert tokenizer.encode(LINES[:9]).input_ids.tolist() == expected.input_ids.tolist()
+    expected = encoded(PreTrainedTokenizerFast.from_pretrained(directory), LINES[:9])
+    assert encoded(tokenizer, LINES[:9]).input_ids.tolist() == expected.input_ids.tolist()
 
 
 def test_a_directory_without_a_tokenizer_says_what_was_looked_for(tmp_path):
@@ -267,12 +270,12 @@ def test_special_tokens_named_by_the_files_replace_the_usual_ones(tmp_path):
     tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     assert tokenizer.mask_token == "e"
     assert tokenizer.sep_token_id == 3
-    assert tokenizer.encode(["x"]).input_ids.tolist()[0][-1] == 3
+    assert encoded(tokenizer, ["x"]).input_ids.tolist()[0][-1] == 3
 
 
 def test_the_mask_of_roberta_takes_the_space_before_it(tmp_path):
     tokenizer = PreTrainedTokenizerFast.from_pretrained(write_roberta(tmp_path / "roberta"))
-    spaced, close = rows_of(tokenizer.encode(["Der <mask>.", "Der<mask>."]))
+    spaced, close = rows_of(encoded(tokenizer, ["Der <mask>.", "Der<mask>."]))
     assert spaced == close
     assert spaced.count(tokenizer.mask_token_id) == 1
 
@@ -323,7 +326,7 @@ import json, sys
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 for access in json.loads(sys.argv[1]):
     tokenizer = PreTrainedTokenizerFast.from_pretrained("owner/tok", **access)
-    print(tokenizer, tokenizer.encode(["a b"], truncation=True).input_ids.tolist())
+    print(tokenizer, [tokenizer.encode("a b")])
 """
 
 
@@ -371,15 +374,16 @@ def test_what_the_reference_saves_is_read_as_the_reference_reads_it(tmp_path, ki
     reference, directory = saved_by_the_reference(tmp_path, kind)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     padded = reference(LINES, padding=True, return_offsets_mapping=True)
-    batch = tokenizer.encode(LINES)
+    batch = encoded(tokenizer, LINES)
     assert batch.input_ids.tolist() == padded["input_ids"]
     assert batch.attention_mask.tolist() == padded["attention_mask"]
-    assert [[tuple(o) for o in row] for row in batch.offsets.tolist()] == padded["offset_mapping"]
+    offsets = token_fact(batch, "offsets").tolist()
+    assert [[tuple(one) for one in row] for row in offsets] == padded["offset_mapping"]
     names = ("pad_token", "mask_token", "cls_token", "sep_token", "unk_token")
     for name in names:
         assert getattr(tokenizer, name) == getattr(reference, name)
     assert tokenizer.pad_id == reference.pad_token_id
     assert tokenizer.mask_token_id == reference.mask_token_id
-    cut = reference(LINES, padding=True, truncation=True, max_length=16, pad_to_multiple_of=8)
-    made = tokenizer.encode(LINES, truncation=True, max_length=16, pad_to_multiple_of=8)
+    cut = reference(LINES, padding=True, truncation=True, max_length=16)
+    made = encoded(tokenizer, LINES, truncation=True, max_length=16)
     assert made.input_ids.tolist() == cut["input_ids"]

@@ -6,12 +6,17 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 
-from flodl.hf.encoded import EncodedBatch
+from flodl.hf.text.encodings import token_fact
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from flodl.hf.training_data import align_labels, mask_tokens
+from tests.flodl.hf.batches import batch_of_ids, encoded
 from tests.flodl.hf.predict.reference import SENTENCES, tokenizer_of
 
 TEXTS = ["the fox jumps", "Babbage in London"]
+
+
+def special(enc):
+    return token_fact(enc, "special_tokens_mask") == 1
 
 
 @pytest.fixture(scope="module")
@@ -20,42 +25,45 @@ def tokenizer():
 
 
 def test_the_first_piece_of_a_word_has_its_label(tokenizer):
-    enc = tokenizer.encode(TEXTS)
+    enc = encoded(tokenizer, TEXTS)
     labels = align_labels([[1, 2, 3], [4, 5, 6]], enc)
     for row, (numbers, words) in enumerate(
-        zip(labels.tolist(), enc.word_ids.tolist(), strict=True)
+        zip(labels.tolist(), token_fact(enc, "word_ids").tolist(), strict=True)
     ):
         before = -1
         for number, word in zip(numbers, words, strict=True):
             first = word >= 0 and word != before
             assert number == (3 * row + word + 1 if first else -100)
             before = word
-    assert (labels == -100).sum() > (enc.special_mask == 1).sum()
+    assert (labels == -100).sum() > special(enc).sum()
 
 
 def test_all_pieces_of_a_word_can_have_its_label(tokenizer):
-    enc = tokenizer.encode(TEXTS)
+    enc = encoded(tokenizer, TEXTS)
     labels = align_labels([[1, 2, 3], [4, 5, 6]], enc, all_pieces=True)
     offset = torch.tensor([[1], [4]])
-    assert torch.equal(labels, (enc.word_ids + offset).masked_fill(enc.special_mask == 1, -100))
+    assert torch.equal(
+        labels, (token_fact(enc, "word_ids") + offset).masked_fill(special(enc), -100)
+    )
 
 
 def test_windows_share_the_labels_of_their_text(tokenizer):
     text = " ".join(SENTENCES[4:5] * 3)
-    enc = tokenizer.encode([text], truncation=True, max_length=16, stride=0)
-    assert len(enc) > 1
+    enc = encoded(tokenizer, [text], truncation=True, max_length=16, stride=0)
+    assert len(enc.input_ids) > 1
     labels = align_labels([list(range(27))], enc, all_pieces=True)
-    assert torch.equal(labels, enc.word_ids.masked_fill(enc.word_ids < 0, -100))
+    words = token_fact(enc, "word_ids")
+    assert torch.equal(labels, words.masked_fill(words < 0, -100))
 
 
 def test_only_the_first_text_of_a_pair_is_labelled(tokenizer):
-    enc = tokenizer.encode_pairs([("the fox", "the fox jumps")])
+    enc = encoded(tokenizer, [("the fox", "the fox jumps")])
     labels = align_labels([[7, 8]], enc, all_pieces=True)
-    assert ((labels != -100) == (enc.sequence_ids == 0)).all()
+    assert ((labels != -100) == (token_fact(enc, "sequence_ids") == 0)).all()
 
 
 def test_missing_labels_are_named(tokenizer):
-    enc = tokenizer.encode(TEXTS)
+    enc = encoded(tokenizer, TEXTS)
     with pytest.raises(ValueError, match=r"row 1 has a word number 2 .* and only 2 labels"):
         align_labels([[1, 2, 3], [4, 5]], enc)
     with pytest.raises(ValueError, match="labels of 1 inputs were given for a batch with a row of"):
@@ -63,18 +71,19 @@ def test_missing_labels_are_named(tokenizer):
 
 
 def test_a_share_of_the_tokens_is_hidden_and_its_ids_are_the_labels(tokenizer):
-    enc = tokenizer.encode(list(SENTENCES[:5]) * 100)
+    enc = encoded(tokenizer, list(SENTENCES[:5]) * 100)
     hidden, labels = mask_tokens(enc, tokenizer, generator=torch.Generator().manual_seed(0))
     chosen = labels != -100
     mask = tokenizer.mask_token_id
-    assert not (chosen & (enc.special_mask == 1)).any()
+    assert not (chosen & special(enc)).any()
     assert torch.equal(labels[chosen], enc.input_ids[chosen])
     assert torch.equal(hidden.input_ids[~chosen], enc.input_ids[~chosen])
-    for name in ("attention_mask", "token_type_ids", "special_mask", "sample_index"):
-        assert torch.equal(getattr(hidden, name), getattr(enc, name))
+    for name in ("attention_mask", "token_type_ids", "overflow_to_sample_mapping"):
+        assert torch.equal(hidden[name], enc[name])
+    assert torch.equal(special(hidden), special(enc))
 
     # Shares of more than 10,000 tokens: five standard deviations are less than 0.02.
-    count = int((enc.special_mask == 0).sum())
+    count = int((~special(enc)).sum())
     assert count > 10_000
     assert int(chosen.sum()) / count == pytest.approx(0.15, abs=0.02)
     now, before = hidden.input_ids[chosen], enc.input_ids[chosen]
@@ -86,7 +95,7 @@ def test_a_share_of_the_tokens_is_hidden_and_its_ids_are_the_labels(tokenizer):
 
 
 def test_the_same_generator_hides_the_same_tokens_and_the_input_stays(tokenizer):
-    enc = tokenizer.encode(TEXTS)
+    enc = encoded(tokenizer, TEXTS)
     ids = enc.input_ids.clone()
     first, again = (
         mask_tokens(enc, tokenizer, 0.5, torch.Generator().manual_seed(3)) for _ in range(2)
@@ -98,20 +107,20 @@ def test_the_same_generator_hides_the_same_tokens_and_the_input_stays(tokenizer)
 
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_none_or_all_tokens_can_be_chosen(tokenizer, p):
-    enc = tokenizer.encode(TEXTS)
+    enc = encoded(tokenizer, TEXTS)
     _, labels = mask_tokens(enc, tokenizer, p)
-    assert torch.equal(labels != -100, (enc.special_mask == 0) & bool(p))
+    assert torch.equal(labels != -100, ~special(enc) & bool(p))
 
 
 def test_special_tokens_are_known_in_batches_that_do_not_mark_them(tokenizer):
-    enc = tokenizer.encode(TEXTS)
-    bare = EncodedBatch(enc.input_ids, enc.attention_mask)
+    enc = encoded(tokenizer, TEXTS)
+    bare = batch_of_ids(enc.input_ids, enc.attention_mask)
     _, labels = mask_tokens(bare, tokenizer, 1.0)
-    assert torch.equal(labels != -100, enc.special_mask == 0)
+    assert torch.equal(labels != -100, ~special(enc))
 
 
 def test_mistakes_are_named(tokenizer):
-    enc = tokenizer.encode(TEXTS)
+    enc = encoded(tokenizer, TEXTS)
     with pytest.raises(ValueError, match="p must be a probability, 0 … 1, got 15"):
         mask_tokens(enc, tokenizer, 15)
     bare = PreTrainedTokenizerFast.from_inner(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
@@ -123,5 +132,5 @@ def test_the_usual_mask_token_stands_in_where_none_is_named():
     bare = PreTrainedTokenizerFast.from_inner(
         Tokenizer(models.WordLevel({"a": 0, "<mask>": 1}, unk_token="a"))
     )
-    hidden, _ = mask_tokens(bare.encode(["a"] * 50), bare, 1.0, torch.Generator().manual_seed(0))
+    hidden, _ = mask_tokens(encoded(bare, ["a"] * 50), bare, 1.0, torch.Generator().manual_seed(0))
     assert (hidden.input_ids == 1).sum() > 30

@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 
 from flodl.hf.__main__ import main
 from flodl.hf.auto import AutoModel, AutoModelForSequenceClassification
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.export import export_command
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import all_cells, tiny_config
 from flodl.hf.reference import load, make_synthetic, outputs_of_reference
 from flodl.hf.verify import verify_export
+from tests.flodl.hf.batches import batch_of_ids
 
 CELLS = {cell.name: cell for cell in all_cells()}
 WEIGHTS = "model.safetensors"
@@ -244,7 +244,7 @@ def test_a_fine_tuned_model_computes_the_same_in_the_reference(bert, tmp_path):
     source, _ = bert
     model = AutoModelForSequenceClassification.from_pretrained(source)
     torch.manual_seed(0)
-    enc = EncodedBatch(torch.randint(3, 120, (4, 9)), torch.ones(4, 9, dtype=torch.int64))
+    enc = batch_of_ids(torch.randint(3, 120, (4, 9)), torch.ones(4, 9, dtype=torch.int64))
     optimizer = torch.optim.Adam(model.graph.parameters(), lr=1e-3)
     model.graph.train()
     for _ in range(3):

@@ -8,7 +8,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from flodl.errors import DataError
 from flodl.monitor.resources import GpuSnapshot
@@ -127,6 +127,7 @@ def test_json_has_the_short_names(tmp_path):
     }
 
 
+@settings(max_examples=30)
 @given(samples, events)
 def test_what_json_holds_comes_back(tmp_path_factory, samples, events):
     path = tmp_path_factory.mktemp("json") / "timeline.json"

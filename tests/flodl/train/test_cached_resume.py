@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from flodl import BatchDataSet, Callback, DataLoader, RunDirectory, Trainer
 from flodl.checkpoint import checkpoint_metadata
+from tests.rows import sampled
 
 SAMPLES = 24
 FOUR = 8 * 4 * 4
@@ -85,9 +86,13 @@ def weights(root: Path, data: Any, resume: Path | None = None, **loader: Any) ->
     return [parameter.detach().clone() for parameter in trained.model.parameters()]
 
 
-@pytest.mark.parametrize("data", [Noisy(), NoisyBatches()], ids=["samples", "batches"])
 @pytest.mark.parametrize(
-    "loader", [{}, {"cache": FOUR}, {"workers": 2}, {"workers": 2, "cache": FOUR}], ids=str
+    ("data", "loader"),
+    sampled(
+        (Noisy(), NoisyBatches()),
+        ({}, {"cache": FOUR}, {"workers": 2, "cache": FOUR}, {"workers": 2}),
+    ),
+    ids=lambda value: str(value) if isinstance(value, dict) else type(value).__name__,
 )
 def test_a_resume_inside_an_epoch_is_exact(
     loader: dict[str, Any], data: Any, tmp_path: Path

@@ -15,7 +15,7 @@ from flodl.data import Batch
 from flodl.errors import DivergedError
 from flodl.train import RunDirectory, TrainerBuilder
 from flodl.train.handle import TrainerHandle
-from flodl.train.observers.guards.spikes import SpikeRule
+from flodl.train.observers.guards.guard import SpikeRule
 from flodl.train.observers.journal import Act, Journal
 from tests.rows import each_row
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from flodl import RunDirectory, Trainer
 from flodl.monitor import Monitor
 from flodl.train import TrainerBuilder
+from tests.rows import sampled
 
 from .programs import line
 
@@ -111,8 +112,7 @@ def same(one: Tensor, other: Tensor) -> bool:
 READABLE = {torch.float32, torch.complex128, torch.uint16}
 
 
-@pytest.mark.parametrize("parameter", [False, True], ids=["buffer", "parameter"])
-@pytest.mark.parametrize("kind", list(SAVED))
+@pytest.mark.parametrize(("kind", "parameter"), sampled(list(SAVED), (False, True)))
 def test_every_kind_is_kept_by_every_observer_and_resumed(
     kind: str, parameter: bool, tmp_path: Path
 ) -> None:

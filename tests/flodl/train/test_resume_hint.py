@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from flodl.errors import DistributedError, WorkersFailed
-from flodl.ranks.launch.begun import mark_begun
-from flodl.ranks.launch.launcher import Launched
+from flodl.ranks.launch.launcher import Launched, mark_begun
 from flodl.train import RunDirectory
 from flodl.train.run.resume_hint import add_hint, extend_error, extend_failure
 from tests.rows import each_row

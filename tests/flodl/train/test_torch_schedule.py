@@ -16,6 +16,7 @@ from flodl.errors import CheckpointError
 from flodl.nn.schedule import StepDecay, as_torch_scheduler
 from flodl.train import Callback, RunDirectory, TrainerBuilder
 from flodl.train.step.torch_schedule import SchedulerSettings, TorchSchedule
+from tests.rows import sampled
 
 from .programs import line, loader_as_built, network, sgd, squared_error, training
 
@@ -121,8 +122,7 @@ def test_a_scheduler_gives_the_rates_of_a_plain_loop(kind: str) -> None:
     assert same(trained, model)
 
 
-@pytest.mark.parametrize("cut", [6, 8])
-@pytest.mark.parametrize("kind", SCHEDULERS)
+@pytest.mark.parametrize(("kind", "cut"), sampled(list(SCHEDULERS), (6, 8)))
 def test_a_resumed_training_ends_as_the_uninterrupted_one(
     kind: str, cut: int, tmp_path: Path
 ) -> None:

@@ -1,24 +1,26 @@
-"""The batches that guards leave out."""
+"""The batches that guards leave out, and the acts of a guard in the journal of a run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from flodl import log
-from flodl.train.observers.guards.guard import Guard
-from flodl.train.observers.guards.records import GuardRecords
+from flodl.train.observers.guards.guard import NAME, Guard
 from flodl.train.observers.guards.settings import Guards
-from flodl.train.observers.journal import NAME as FILE
+from flodl.train.observers.journal import NAME as FILE, Act, Journal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from flodl.data import DataLoader
     from flodl.ranks.group import Group
+    from flodl.train.callbacks import Rewind
+    from flodl.train.observers.guards.guard import Decision, Setback
     from flodl.train.parts import Assembly, CountedRate
     from flodl.train.plan import TrainingPlan
     from flodl.train.run.resume import Start
+    from flodl.train.run.run_directory import RunDirectory
 
 
 class LeftOut:
@@ -109,3 +111,114 @@ class LeftOut:
         factor = self._guard.factor(epoch, batch)
         if factor != 1:
             self._rate.steered.multiply(factor, self._assembly.optimizer)
+
+
+_SHOWN = 20
+"""Samples that texts name; the value of an act names all."""
+
+
+@final
+class GuardRecords:
+    """Writes the acts of a guard into the run directory, if there is one.
+
+    A journal that cannot be written is a warning: the training is more important.
+
+    Args:
+        run: The run directory; None for none.
+        tells: Whether to print, too; of several ranks only one does.
+    """
+
+    def __init__(self, run: RunDirectory | None, *, tells: bool = True) -> None:
+        self._tells = tells
+        self._folder = run.path if run is not None and run.writes else None
+        self._journal = Journal(self._folder / FILE) if self._folder is not None else None
+
+    @staticmethod
+    def of(source: Path | None) -> list[Act]:
+        """Return the acts of the training whose checkpoint is continued."""
+        if source is None:
+            return []
+        try:
+            return Journal.read(source.parent / FILE)
+        except OSError as failure:
+            log.warning(f"guards: cannot read the acts of {source.parent}: {failure}")
+            return []
+
+    def repeat(self, acts: Sequence[Act], source: Path | None) -> None:
+        """Record acts of the run that this run continues; they will have an effect in this one."""
+        if source is None or self._folder is None:
+            return
+        if source.parent.absolute() == self._folder.absolute():
+            return
+        for act in acts:
+            detail = f"{act.detail} (as in {source.parent.name})"
+            self._record(Act.now(act.step, act.act, value=act.value, by=NAME, detail=detail))
+
+    def decided(
+        self,
+        setback: Setback,
+        decision: Decision,
+        rewind: Rewind,
+        *,
+        rate: float,
+    ) -> None:
+        """Record and print that the training goes back, and what it leaves out.
+
+        Args:
+            setback: What happened.
+            decision: What follows from it.
+            rewind: What callbacks learn about it.
+            rate: The learning rate before.
+        """
+        samples, restored = rewind.samples, rewind.restored_step
+        if self._tells:
+            _print(setback, decision, rewind)
+        why = f"{setback.what} in epoch {decision.epoch}, batch {setback.batch}"
+        self._record(
+            Act.now(restored, "rewind", value=restored, old=rewind.step, by=NAME, detail=why)
+        )
+        detail = f"epoch {decision.epoch}, {_named(decision.batches)}: samples {_listed(samples)}"
+        value = decision.as_json(samples)
+        self._record(Act.now(restored, "skip", value=value, by=NAME, detail=detail))
+        if decision.factor != 1:
+            lower = rate * decision.factor
+            detail = f"from batch {decision.batches[0]} of epoch {decision.epoch} on"
+            self._record(
+                Act.now(restored, "lower_lr", value=lower, old=rate, by=NAME, detail=detail)
+            )
+
+    def given_up(self, why: str, step: int) -> None:
+        """Record that the training ends."""
+        self._record(Act.now(step, "give_up", by=NAME, detail=why))
+
+    def _record(self, act: Act) -> None:
+        if self._journal is None:
+            return
+        try:
+            self._journal.record(act)
+        except OSError as failure:
+            log.warning(f"guards: cannot record the act {act.act}: {failure}")
+
+
+def _print(setback: Setback, decision: Decision, rewind: Rewind) -> None:
+    batches = f"{_named(decision.batches)} (samples {_listed(rewind.samples)})"
+    lowered = f", learning rate times {decision.factor:g}" if decision.factor != 1 else ""
+    log.warning(
+        f"{NAME}: {setback.what} in epoch {decision.epoch}, batch {setback.batch} (both counted "
+        f"from 0); back from step {rewind.step} to {rewind.restored_step}, without {batches}"
+        f"{lowered}; attempt {decision.attempt}"
+    )
+
+
+def _listed(samples: Sequence[int]) -> str:
+    shown = ", ".join(map(str, samples[:_SHOWN]))
+    return f"{shown} and {len(samples) - _SHOWN:,} more" if samples[_SHOWN:] else shown
+
+
+def _named(batches: Sequence[int]) -> str:
+    first, last = batches[0], batches[-1]
+    if first == last:
+        return f"batch {first}"
+    if last - first == len(batches) - 1:
+        return f"batches {first} to {last}"
+    return f"batches {_listed(batches)}"

@@ -12,9 +12,8 @@ from flodl.errors import DivergedError
 from flodl.train.observers.checkpoints import non_finite_parameters
 from flodl.train.observers.digests import DigestTimes
 from flodl.train.observers.guards.first_non_finite import FirstNonFinite, sentence
-from flodl.train.observers.guards.guard import Setback
+from flodl.train.observers.guards.guard import Setback, rewind_of
 from flodl.train.observers.guards.left_out import LeftOut
-from flodl.train.observers.guards.rewinding import rewind_of
 from flodl.train.observers.guards.snapshots import SnapshotRing
 from flodl.train.peak_memory import available_bytes
 from flodl.train.run.loop_state import LoopState, modes

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from flodl.ranks.ledger import epoch_check, sample_order
+from flodl.ranks.ledger import epoch_check
 from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.train.run.verify import verify_run
 
@@ -44,7 +44,7 @@ def most_memory():
 
 def verify(folder, at_a_time=None):
     if at_a_time is not None:
-        sample_order.IN_MEMORY = epoch_check.PIECE = at_a_time
+        epoch_check.IN_MEMORY = epoch_check.PIECE = at_a_time
     before, began = most_memory(), time.perf_counter()
     found = verify_run(folder)
     form = {

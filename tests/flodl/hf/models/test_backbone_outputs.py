@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from flodl.hf import EncodedBatch, backbone_outputs
+from flodl.hf import backbone_outputs
 from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
+from tests.flodl.hf.batches import batch_of_ids
 from tests.flodl.hf.models.cells import FAMILIES, batch, counted, pair
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
@@ -49,7 +50,7 @@ def tensors_of(found):
 @pytest.mark.parametrize("family", MOST)
 def test_two_threads_get_what_each_asked_for(family):
     _, graph = model_of(family)
-    given = [EncodedBatch(**batch(family, lengths)) for lengths in ((11, 4, 7), (6, 9, 3))]
+    given = [batch_of_ids(**batch(family, lengths)) for lengths in ((11, 4, 7), (6, 9, 3))]
 
     def call(number):
         with torch.inference_mode():
@@ -77,7 +78,7 @@ def test_attentions_and_states_are_those_of_the_reference(family, kind):
     inputs = batch(family, left=(1,))
     with torch.no_grad():
         theirs = model(**inputs, output_hidden_states=True, output_attentions=True)
-        found = backbone_outputs(graph, EncodedBatch(**inputs), True, True)
+        found = backbone_outputs(graph, batch_of_ids(**inputs), True, True)
     assert len(found.attentions) == len(theirs.attentions) == 3
     assert len(found.hidden_states) == len(theirs.hidden_states) == 4
     for one, other in zip(found.attentions, theirs.attentions, strict=True):
@@ -93,7 +94,7 @@ def test_attentions_and_states_carry_gradients():
     model.set_attn_implementation("eager")
     inputs = batch("bert")
     theirs = model(**inputs, output_hidden_states=True, output_attentions=True)
-    found = backbone_outputs(graph, EncodedBatch(**inputs), True, True)
+    found = backbone_outputs(graph, batch_of_ids(**inputs), True, True)
     for one in (theirs, found):
         (one.hidden_states[2].square().sum() + one.attentions[1].square().sum()).backward()
     name = "encoder.layer.1.attention.self.query.weight"
@@ -107,7 +108,7 @@ def test_nothing_is_kept_and_nothing_that_was_kept_is_lost():
     first, second = (batch("bert", lengths) for lengths in ((5, 5), (9, 3)))
     with torch.no_grad():
         last = graph(**first)
-        found = backbone_outputs(graph, EncodedBatch(**second), True)
+        found = backbone_outputs(graph, batch_of_ids(**second), True)
     assert graph.tagged("last_hidden_state") is last
     assert found.last_hidden_state.shape == (2, 9, 32)
 
@@ -116,9 +117,9 @@ def test_a_model_that_keeps_no_tags_still_returns_everything():
     _, graph = model_of("bert")
     inputs = batch("bert")
     with torch.no_grad():
-        expected = backbone_outputs(graph, EncodedBatch(**inputs))
+        expected = backbone_outputs(graph, batch_of_ids(**inputs))
         graph.observe(False)
-        found = backbone_outputs(graph, EncodedBatch(**inputs))
+        found = backbone_outputs(graph, batch_of_ids(**inputs))
     assert torch.equal(found.pooler_output, expected.pooler_output)
     mask = inputs["attention_mask"]
     assert torch.equal(
@@ -131,7 +132,7 @@ def test_hooks_of_the_encoder_run_once():
     seen = []
     graph.get_submodule("bert").register_forward_hook(lambda *_: seen.append("encoder"))
     graph.get_submodule("bert.encoder").register_forward_hook(lambda *_: seen.append("layers"))
-    backbone_outputs(graph, EncodedBatch(**batch("bert")), True, True)
+    backbone_outputs(graph, batch_of_ids(**batch("bert")), True, True)
     assert seen == ["layers", "encoder"]
 
 
@@ -139,5 +140,5 @@ def test_an_error_names_the_node():
     _, graph = model_of("bert")
     ids = torch.full((1, 4), 10_000)
     with pytest.raises(IndexError) as raised:
-        backbone_outputs(graph, EncodedBatch(ids, torch.ones_like(ids)))
+        backbone_outputs(graph, batch_of_ids(ids, torch.ones_like(ids)))
     assert any("embeddings" in note for note in raised.value.__notes__)

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.hf import EncodedBatch, backbone_outputs, set_unpad
+from flodl.hf import backbone_outputs, set_unpad
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.surgery import drop_layers
+from tests.flodl.hf.batches import batch_of_ids
 from tests.flodl.hf.models.cells import FAMILIES, LABELS, batch, ours, pair, without_dropout
 from tests.rows import each_row
 
@@ -160,7 +161,7 @@ def test_an_encoder_that_is_asked_itself_returns_all_tokens():
     with torch.no_grad():
         logits = graph(**inputs)
         found = backbone_outputs(
-            graph, EncodedBatch(inputs["input_ids"], inputs["attention_mask"]), hidden_states=True
+            graph, batch_of_ids(inputs["input_ids"], inputs["attention_mask"]), hidden_states=True
         )
     assert found.last_hidden_state.shape == (4, 11, 32)
     assert found.hidden_states is not None

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from flodl.hf.build import POOLER_OUTPUT, build
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.encoder_model import backbone_outputs, set_unpad
 from flodl.hf.families import AutoConfig, DebertaV2Config
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.layers.relative import relative_rows
+from tests.flodl.hf.batches import batch_of_ids
 from tests.flodl.hf.models.cells import (
     CELLS,
     FAMILIES,
@@ -23,7 +23,7 @@ from tests.flodl.hf.models.cells import (
     redraw,
     reference,
 )
-from tests.rows import each_row
+from tests.rows import each_row, sampled
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
 BASES = [(family, HeadKind.BASE) for family in FAMILIES]
@@ -175,8 +175,9 @@ def deberta_grid():
 
 
 @pytest.mark.case("hf", 5)
-@pytest.mark.parametrize("share", [False, True])
-@pytest.mark.parametrize("types", [["c2p"], ["p2c"], ["c2p", "p2c"], None])
+@pytest.mark.parametrize(
+    ("types", "share"), sampled((["c2p"], ["p2c"], ["c2p", "p2c"], None), (False, True))
+)
 @each_row("fields", list(deberta_grid()))
 def test_deberta_in_every_shape(fields, types, share):
     """Every pair of settings, and all combinations of those that meet in attention."""
@@ -361,11 +362,11 @@ def test_every_layer_can_be_looked_at(family):
     mask = inputs["attention_mask"]
     with torch.no_grad():
         theirs = model(**inputs, output_hidden_states=True).hidden_states
-        found = backbone_outputs(graph, EncodedBatch(**inputs), hidden_states=True)
+        found = backbone_outputs(graph, batch_of_ids(**inputs), hidden_states=True)
     assert len(found.hidden_states) == len(theirs) == 4
     for one, other in zip(found.hidden_states, theirs, strict=True):
         torch.testing.assert_close(counted(one, mask), counted(other, mask), **CLOSE)
-    assert backbone_outputs(graph, EncodedBatch(**inputs)).hidden_states is None
+    assert backbone_outputs(graph, batch_of_ids(**inputs)).hidden_states is None
 
 
 # --- What DeBERTa keeps --------------------------------------------------------------------

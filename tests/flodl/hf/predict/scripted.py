@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flodl.hf import BertForQuestionAnswering
-from flodl.hf.encoded import EncodedBatch
+from flodl.hf import BatchEncoding, BertForQuestionAnswering
 from flodl.hf.families import BertConfig
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
@@ -40,7 +39,7 @@ class ScriptedQuestionAnswering(BertForQuestionAnswering):
         self.by_token = scale * torch.randn(vocabulary, 2, generator=generator)
         self.by_place = scale * torch.randn(LONGEST, 2, generator=generator)
 
-    def forward_encoded(self, enc: EncodedBatch, *, padding: bool | None = None) -> Tensor:  # noqa: ARG002
+    def forward_encoded(self, enc: BatchEncoding, *, padding: bool | None = None) -> Tensor:  # noqa: ARG002
         return self.logits(enc.input_ids)
 
     def logits(self, ids: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from flodl.hf.auto import AutoModelForQuestionAnswering
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.predict.answer import Answer, best_spans
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
+from tests.flodl.hf.batches import batch_of_ids, encoded
 from tests.flodl.hf.predict.reference import SENTENCES, tokenizer_of, write
 from tests.flodl.hf.predict.scripted import ScriptedQuestionAnswering
 from tests.rows import each_row
@@ -108,7 +108,7 @@ def test_a_context_of_two_thousand_tokens_is_read_to_its_end():
     head = ScriptedQuestionAnswering(tokenizer, 0, 0.0)
     head.by_token[tokenizer.inner.token_to_id("!")] = 9.0
     context = "the " * 2100 + "! the dog"
-    assert tokenizer.encode([context]).input_ids.shape[1] > 2000
+    assert encoded(tokenizer, [context]).input_ids.shape[1] > 2000
     answer = head.answer("the dog", context)
     assert (answer.text, answer.start_char) == ("!", context.index("!"))
     assert context[answer.start_char : answer.end_char] == answer.text
@@ -139,12 +139,13 @@ def test_one_answer_comes_as_it_is_and_several_as_a_list():
 def test_tokens_of_an_answer_are_those_its_text_is_made_of():
     tokenizer = wrapped("bert")
     head = ScriptedQuestionAnswering(tokenizer, 5)
-    batch = tokenizer.encode_pairs([(QUESTION, SENTENCES[1])])
+    batch = encoded(tokenizer, [(QUESTION, SENTENCES[1])])
     for align in (True, False):
         answers = head.answer(QUESTION, SENTENCES[1], top_k=5, align_to_words=align)
         assert len(answers) == 5
         for answer in answers:
-            begin, beyond = batch.offsets[0, answer.start, 0], batch.offsets[0, answer.end, 1]
+            offsets = batch.encodings[0].offsets
+            begin, beyond = offsets[answer.start][0], offsets[answer.end][1]
             assert (answer.start_char, answer.end_char) == (begin, beyond)
 
 
@@ -154,14 +155,16 @@ def test_encoded_pairs_give_the_answers_of_their_texts():
     # A trained vocabulary differs from run to run: the first context fits one window with any.
     contexts = [" ".join(SENTENCES[0].split()[:3]), " ".join(SENTENCES[:5]), SENTENCES[3]]
     pairs = [(QUESTION, context) for context in contexts]
-    batch = tokenizer.encode_pairs(pairs, truncation="only_second", max_length=40, stride=6)
-    assert len(batch) > 3
-    assert batch.sample_index.tolist().count(0) == 1
+    batch = encoded(tokenizer, pairs, truncation="only_second", max_length=40, stride=6)
+    samples = batch.overflow_to_sample_mapping.tolist()
+    assert len(samples) > 3
+    assert samples.count(0) == 1
     expected = head.answer_batch(pairs, max_seq_len=40, doc_stride=6)
     assert head.extract(batch, contexts) == expected
-    later = batch.rows(batch.sample_index > 0)
+    later = encoded(tokenizer, pairs[1:], truncation="only_second", max_length=40, stride=6)
+    later["overflow_to_sample_mapping"] += 1
     assert head.extract(later, contexts[1:]) == expected[1:]
-    decoded = head.extract(batch[:1])[0]
+    decoded = head.extract(encoded(tokenizer, pairs[:1]))[0]
     assert decoded.text == tokenizer.inner.decode(
         batch.input_ids[0, decoded.start : decoded.end + 1].tolist()
     )
@@ -190,7 +193,7 @@ def test_a_pair_without_a_context_is_named():
         head.answer_batch([(QUESTION, "the dog"), (QUESTION, ""), (QUESTION, "the fox")])
     ids = torch.tensor([[2, 7, 3]])
     with pytest.raises(ValueError, match="pair 0 has no token of a context"):
-        head.extract(EncodedBatch(ids, torch.ones_like(ids)), ["x"])
+        head.extract(batch_of_ids(ids, torch.ones_like(ids)), ["x"])
 
 
 def test_mistakes_are_named():
@@ -205,9 +208,9 @@ def test_mistakes_are_named():
         head.answer_batch([(QUESTION, "the dog")], truncation=True)
     ids = torch.tensor([[2, 7, 3]])
     with pytest.raises(TypeError, match=r"extract\(\) takes no argument 'doc_stride'"):
-        head.extract(EncodedBatch(ids, torch.ones_like(ids)), ["x"], doc_stride=3)
+        head.extract(batch_of_ids(ids, torch.ones_like(ids)), ["x"], doc_stride=3)
     with pytest.raises(TypeError, match=r"extract\(\) takes a list of texts, got one string"):
-        head.extract(EncodedBatch(ids, torch.ones_like(ids)), "x")
+        head.extract(batch_of_ids(ids, torch.ones_like(ids)), "x")
     for pairs in (["ab"], [(QUESTION, "the dog", "x")], [None]):
         with pytest.raises(TypeError, match="pair 0 must be two texts"):
             head.answer_batch(pairs)

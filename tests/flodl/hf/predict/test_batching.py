@@ -16,7 +16,6 @@ from flodl.hf.auto import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.predict import batching as module
 from flodl.hf.predict.batching import Batching, encoded_batches, running
 from tests.flodl.hf.predict.reference import SENTENCES, write
@@ -168,20 +167,24 @@ def test_large_inputs_are_encoded_in_pieces_and_numbered_through(monkeypatch):
     monkeypatch.setattr(module, "_CHUNK", 3)
     seen = []
 
-    def encode(texts, first):
+    class Letters:
         """Two windows for every text that is longer than two letters."""
-        seen.append((list(texts), first))
-        rows = [n for n, text in enumerate(texts) for _ in range(1 + (len(text) > 2))]
-        mask = torch.tensor([[1] * len(texts[n]) + [0] * (5 - len(texts[n])) for n in rows])
-        return EncodedBatch(mask, mask, sample_index=torch.tensor(rows))
+
+        def __call__(self, texts, first):
+            seen.append((list(texts), first))
+            samples = [n for n, text in enumerate(texts) for _ in range(1 + (len(text) > 2))]
+            return [texts[n] for n in samples], samples
+
+        def batch(self, rows):
+            return {"lengths": [len(row) for row in rows]}
 
     texts = ["a", "bbbb", "cc", "ddd", "e"]
-    parts = list(encoded_batches(texts, encode, Batching(2)))
+    parts = list(encoded_batches(texts, Letters(), Batching(2)))
     assert seen == [(["a", "bbbb", "cc"], 0), (["ddd", "e"], 3)]
     found = [
-        (number, row, int(length))
+        (number, row, length)
         for part in parts
-        for number, row, length in zip(part.inputs, part.rows, part.batch.lengths, strict=True)
+        for number, row, length in zip(part.inputs, part.rows, part.batch["lengths"], strict=True)
     ]
     assert sorted(found) == [
         (0, 0, 1),

@@ -9,6 +9,8 @@ from torch.overrides import TorchFunctionMode
 from flodl.hf.auto import AutoModelForMaskedLM
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.predict.fill_mask import MaskFill
+from flodl.hf.text.encodings import token_fact
+from tests.flodl.hf.batches import encoded
 from tests.flodl.hf.predict.reference import pipeline, write
 
 FAMILIES = ["bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2", "modernbert"]
@@ -144,9 +146,9 @@ def test_text_needs_a_tokenizer(bert):
 
 
 def test_a_head_hides_tokens_with_its_own_tokenizer(bert):
-    enc = bert.tokenizer.encode(["the quick brown fox"])
+    enc = encoded(bert.tokenizer, ["the quick brown fox"])
     hidden, labels = bert.mask_tokens(enc, 1.0, torch.Generator().manual_seed(0))
-    special = enc.special_mask == 1
+    special = token_fact(enc, "special_tokens_mask") == 1
     assert torch.equal(labels, enc.input_ids.masked_fill(special, -100))
     assert torch.equal(hidden.input_ids[special], enc.input_ids[special])
 

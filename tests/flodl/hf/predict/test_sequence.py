@@ -7,9 +7,9 @@ import tokenizers
 import torch
 
 from flodl.hf.auto import AutoModelForSequenceClassification
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
+from tests.flodl.hf.batches import batch_of_ids, encoded
 from tests.flodl.hf.predict.reference import SENTENCES, pipeline, write
 
 NAMES = {0: "joy", 1: "anger", 2: "fear", 3: "calm"}
@@ -82,7 +82,7 @@ def test_pairs_are_scored_together(directory, head):
 
 
 def test_encoded_texts_give_the_same_as_texts(head):
-    batch = head.tokenizer.encode(SENTENCES)
+    batch = encoded(head.tokenizer, SENTENCES)
     assert_equal(head.classify(batch), head.predict(SENTENCES))
 
 
@@ -135,7 +135,7 @@ def test_text_needs_a_tokenizer(head):
     with pytest.raises(TokenizerMissingError, match=r"predict\(\) needs a tokenizer"):
         bare.predict(["a"])
     ids = torch.tensor([[2, 7, 3]])
-    assert len(bare.classify(EncodedBatch(ids, torch.ones_like(ids)))[0]) == 4
+    assert len(bare.classify(batch_of_ids(ids, torch.ones_like(ids)))[0]) == 4
 
 
 @pytest.mark.case("hf", 34)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from flodl.hf.auto import AutoModelForTokenClassification
-from flodl.hf.encoded import EncodedBatch
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.predict.tokens import Entity, Pieces, entities_of
+from tests.flodl.hf.batches import batch_of_ids, encoded
 from tests.flodl.hf.predict.reference import SENTENCES, pipeline, write
 
 # With a tag of another form, and one that has a hyphen of its own.
@@ -78,7 +78,7 @@ def test_labels_of_tokens_are_those_of_the_reference(directory, head):
 
 
 def test_every_position_is_labelled_padding_included(bert):
-    batch = bert.tokenizer.encode(["the fox", "the lazy dog jumps"])
+    batch = encoded(bert.tokenizer, ["the fox", "the lazy dog jumps"])
     rows = bert.tag(batch)
     width = batch.input_ids.shape[1]
     assert [len(row) for row in rows] == [width, width]
@@ -96,7 +96,7 @@ def test_every_position_is_labelled_padding_included(bert):
 
 
 def test_encoded_texts_give_the_same_as_texts(bert):
-    rows = bert.tag(bert.tokenizer.encode(SENTENCES))
+    rows = bert.tag(encoded(bert.tokenizer, SENTENCES))
     for whole, row in zip(rows, bert.predict(SENTENCES, batch_size=1), strict=True):
         # Alone, a text has no padding.
         assert len(row) == sum(token.attends for token in whole)
@@ -168,4 +168,4 @@ def test_mistakes_are_named(bert):
     bare = type(bert)(bert.config, bert.graph, None)
     ids = torch.tensor([[2, 7, 3]])
     with pytest.raises(TokenizerMissingError, match=r"tag\(\) needs a tokenizer"):
-        bare.tag(EncodedBatch(ids, torch.ones_like(ids)))
+        bare.tag(batch_of_ids(ids, torch.ones_like(ids)))

@@ -91,7 +91,7 @@ def test_a_later_change_of_the_tensor_does_not_matter():
         (torch.rand(8, 9, 9, 3), r"pass \.permute\(0, 3, 1, 2\)"),
         (torch.zeros(4, 4, dtype=torch.int64), r"dtype int64 with shape \[4, 4\]"),
         (torch.rand(3, 0, 4), r"shape \[3, 0, 4\]"),
-        (np.zeros((3, 20_000, 20_000), np.bool_)[:, ::1], "1 to 16777216 pixels"),
+        (np.zeros((3, 5000, 5000), np.bool_)[:, ::1], "1 to 16777216 pixels"),
         ("photo.png", "not an array of numbers"),
     ],
 )
