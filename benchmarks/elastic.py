@@ -51,6 +51,8 @@ WAYS = {
     "torchrun": "torchrun, restart of all ranks from flodl's checkpoint",
     "torchft": "torchft's LocalSGD",
 }
+_RESTARTS = ("restart", "torchrun")
+"""Ways in which the launcher itself starts ranks again."""
 BARS = {60.0: Bar(0.90, least=True), 10.0: Bar(0.80, least=True)}
 """Seconds between two events -> the goodput that elastic ranks have to reach."""
 
@@ -115,9 +117,9 @@ def _model(_device: object = None) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1))
 
 
-def _data() -> TensorDataSet:
+def _data() -> tuple[Tensor, Tensor]:
     inputs = torch.randn(EPOCH * B, 4, generator=torch.Generator().manual_seed(0))
-    return TensorDataSet(inputs, inputs.sum(1, keepdim=True))
+    return inputs, inputs.sum(1, keepdim=True)
 
 
 def _optimizer(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
@@ -135,7 +137,7 @@ def train(folder: Path, way: str) -> None:
     life = Life(folder)
     trainer = (
         Trainer.builder(_model, _optimizer, partial(_loss, life))
-        .dataset(_data())
+        .dataset(TensorDataSet(*_data()))
         .batch_size(B)
         .num_epochs(100_000)
         .engine("eager")
@@ -155,7 +157,7 @@ def train_torchft(folder: Path, lighthouse: str) -> None:
     """Train as one replica of torchft, as the example in its documentation."""
     from datetime import timedelta
 
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
     from torchft import Manager, ProcessGroupGloo
     from torchft.local_sgd import LocalSGD
 
@@ -176,13 +178,13 @@ def train_torchft(folder: Path, lighthouse: str) -> None:
         store_addr="127.0.0.1", store_port=store.port, lighthouse_addr=lighthouse,
         timeout=timedelta(seconds=60),
     )  # fmt: skip
-    inputs, targets = _data()[:]
+    inputs, targets = _data()
     life.begin()
     with LocalSGD(manager, model, optimizer, sync_every=SYNC_EVERY):
         while not (folder / "enough").exists():
             at = torch.randint(len(inputs), (B,))
             optimizer.zero_grad()
-            _loss(life, model, [inputs[at], targets[at]]).backward()
+            _loss(life, model, [inputs[at], targets[at]]).backward()  # type: ignore[no-untyped-call]
             before = manager.batches_committed()
             optimizer.step()
             life.count()
@@ -288,21 +290,23 @@ class Ranks:
     def _is_started(self, pid: int) -> bool:
         return all(program.pid != pid for program in self._programs)
 
-    def join(self) -> None:
-        """Start a rank in place of one that was killed, if nobody else does."""
-        if self.way in ("restart", "torchrun") or not self.killed:
-            return
+    def join(self) -> bool:
+        """Start a rank in place of one that was killed; False if nobody or the launcher does."""
+        if self.way in _RESTARTS or not self.killed:
+            return False
         me = ["-m", "benchmarks.elastic", "--as-rank", str(self.folder), "--way", self.way]
         slot = str(self.killed.pop(0))
         if self.way == "elastic":
             self._run(me, SLOT=slot, **{JOIN_VARIABLE: self._address})
         else:
             self._run([*me, "--address", self._address], SLOT=slot)
+        return True
 
     @property
     def alive(self) -> bool:
-        """Whether the training goes on."""
-        return self._programs[0].poll() is None or self.way == "torchft"
+        """Whether the training continues."""
+        running = [program.poll() is None for program in self._programs]
+        return any(running) if self.way == "torchft" else running[0]
 
     def finish(self) -> float:
         """Ask for the end; return when it was there."""
@@ -347,8 +351,7 @@ def measure(way: str, every: float, events: int, seed: int) -> Row:
                 if not ranks.alive:
                     break
                 if number % 2:
-                    joins += bool(ranks.killed)
-                    ranks.join()
+                    joins += ranks.join()
                 else:
                     kills += ranks.kill(dice)
             time.sleep(max(0.0, began + every * events - time.monotonic()))
@@ -372,13 +375,13 @@ def _result(ranks: Ranks, ended: float) -> Row:
     folder, could = ranks.folder, ranks.could(ended)
     trained = sum(int(file.read_text()) for file in folder.glob("batches-*"))
     if ranks.way == "torchft":
-        committed = int((folder / "committed").read_text())
+        committed = float((folder / "committed").read_text())
         return {"goodput": committed / could, "trained": trained, "committed": committed}
     run = next((folder / "runs").iterdir())
     record = json.loads((run / "run.json").read_text())
     try:
         proof = verify_run(run)
-        proven, committed = proof.proven, (proof.samples_once + proof.samples_doubled) / B
+        proven, committed = proof.proven, proof.samples_once / B
     except FlodlError as error:
         sys.stderr.write(f"{error}\n")
         proven, committed = False, 0.0
@@ -417,7 +420,8 @@ def described(options: argparse.Namespace, rows: Mapping[str, Row]) -> str:
             ]
         started = f"{row['every']:g} s"
         minutes = f"{row['seconds'] / 60:.0f}"
-        counts = [str(row["kills"]), str(row["joins"]), minutes]
+        joins = "" if row["way"] in _RESTARTS else str(row["joins"])
+        counts = [str(row["kills"]), joins, minutes]
         shown.append([WAYS[row["way"]], started, *counts, *cells, f"{row['load']:g}"])
     pace = ", ".join(f"{ms:g}" for ms in PACE_MS)
     return page(
@@ -427,6 +431,7 @@ def described(options: argparse.Namespace, rows: Mapping[str, Row]) -> str:
         f"{EPOCH} batches per epoch, windows of at most {MAX_ANCHOR} batches of the slowest rank. "
         f"Kills and joins in turns, at random moments. Each row names the load of the machine.",
         table(header, shown),
+        *_beside_other_work(rows.values()),
         "*Goodput* is the number of batches that are part of the trained model, divided by what "
         "the living ranks could have trained. A rank lives from its start until it is killed; "
         "ranks that a launcher ends and starts again count as living. So a restart costs goodput, "
@@ -441,6 +446,17 @@ def described(options: argparse.Namespace, rows: Mapping[str, Row]) -> str:
         f"{SYNC_EVERY} steps, and keeps no record of samples.",
         packages=("torch", "torchft"),
     )
+
+
+def _beside_other_work(rows: Iterable[Row]) -> list[str]:
+    """Return a sentence if the machine could not keep the speeds of the ranks."""
+    cores = os.cpu_count() or 1
+    if all(row["load"] <= cores for row in rows):
+        return []
+    return [
+        f"The load was above the {cores} processors of the machine, because other work ran on it. "
+        "The ranks could not keep their speeds, and all rows lose goodput by that."
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
