@@ -346,6 +346,8 @@ def rehearsal_page(result: Mapping[str, Any]) -> Group:
         ("Phases, last step:", table([("", "time", "peak memory"), *rows], right=(1, 2))),
         ("Estimates:", table(_estimates(result), wrap=(1,))),
     ]
+    if card := result.get("card"):
+        sections.append((f"On {card['name']}, predicted:", table(_card(card), wrap=(1,))))
     if result.get("failed_in"):
         failure = [(f"in {result['failed_in']}", printable(str(result["error"])))]
         sections.insert(0, ("Failed:", table(failure, wrap=(1,))))
@@ -375,6 +377,21 @@ def _estimates(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     if result["run_bytes"] is not None:
         rows.append(("run directory", f"about {size_text(result['run_bytes'])}"))
     return rows
+
+
+def _card(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    parts = ("parameter", "gradient", "optimizer", "activation")
+    sizes = ", ".join(f"{name}s {size_text(card[f'{name}_bytes'])}" for name in parts)
+    verdict = "fits" if card["fits"] else "does not fit surely into 90 % of it"
+    most = card["largest_batch_size"]
+    return [
+        (
+            "memory",
+            f"{size_text(card['needed_bytes'])} of {size_text(card['total_bytes'])}: {verdict}",
+        ),
+        ("parts", sizes.replace("optimizers", "optimizer")),
+        ("batch that fits", "unknown" if most is None else f"{most:,} samples, perhaps more"),
+    ]
 
 
 def _largest(result: Mapping[str, Any]) -> str:
