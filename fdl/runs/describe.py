@@ -346,8 +346,8 @@ def rehearsal_page(result: Mapping[str, Any]) -> Group:
         ("Phases, last step:", table([("", "time", "peak memory"), *rows], right=(1, 2))),
         ("Estimates:", table(_estimates(result), wrap=(1,))),
     ]
-    if card := result.get("card"):
-        sections.append((f"On {card['name']}, predicted:", table(_card(card), wrap=(1,))))
+    if gpu := result.get("gpu"):
+        sections.append((f"On {gpu['name']}, predicted:", table(_gpu(gpu), wrap=(1,))))
     if result.get("failed_in"):
         failure = [(f"in {result['failed_in']}", printable(str(result["error"])))]
         sections.insert(0, ("Failed:", table(failure, wrap=(1,))))
@@ -379,15 +379,15 @@ def _estimates(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _card(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _gpu(gpu: Mapping[str, Any]) -> list[tuple[str, str]]:
     parts = ("parameter", "gradient", "optimizer", "activation")
-    sizes = ", ".join(f"{name}s {size_text(card[f'{name}_bytes'])}" for name in parts)
-    verdict = "fits" if card["fits"] else "does not fit surely into 90 % of it"
-    most = card["largest_batch_size"]
+    sizes = ", ".join(f"{name}s {size_text(gpu[f'{name}_bytes'])}" for name in parts)
+    verdict = "fits" if gpu["fits"] else "does not fit surely into 90 % of it"
+    most = gpu["largest_batch_size"]
     return [
         (
             "memory",
-            f"{size_text(card['needed_bytes'])} of {size_text(card['total_bytes'])}: {verdict}",
+            f"{size_text(gpu['needed_bytes'])} of {size_text(gpu['total_bytes'])}: {verdict}",
         ),
         ("parts", sizes.replace("optimizers", "optimizer")),
         ("batch that fits", "unknown" if most is None else f"{most:,} samples, perhaps more"),

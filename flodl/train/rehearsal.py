@@ -22,7 +22,7 @@ from flodl.monitor.ledger import Account, TimeLedger
 from flodl.monitor.records import to_json
 from flodl.ranks.settings import DdpRunConfig
 from flodl.train.callbacks import Callback, TrainingRun
-from flodl.train.card_memory import CardMemory, CardMeter, wanted
+from flodl.train.gpu_memory import GpuMemory, GpuMeter, wanted
 from flodl.train.largest_batches import Largest, find_largest
 from flodl.train.parts import make_loader
 from flodl.train.peak_memory import PeakMemory, available_bytes
@@ -107,7 +107,7 @@ class Rehearsal:
         largest_batch_size: Estimate of the largest batch that fits into 90 % of the memory, at most
             the samples of the data; None if a step needs too little memory to tell, or the batch
             size is unknown.
-        card: What it would need on a card that is not here, if one was named.
+        gpu: What it would need on a GPU that is not here, if one was named.
         run_bytes: Size of the run directory at the end; None without one.
         failed_in: What the training was doing when it failed; empty if it did not fail.
         error: The error, or empty.
@@ -126,7 +126,7 @@ class Rehearsal:
     before_bytes: int = 0
     available_bytes: int = 0
     largest_batch_size: int | None = None
-    card: CardMemory | None = None
+    gpu: GpuMemory | None = None
     run_bytes: int | None = None
     failed_in: str = ""
     error: str = ""
@@ -257,7 +257,7 @@ class Measured:
         self.doing = "building the parts"
         self._laps: list[tuple[Account, float, int]] = []
         self._memory = PeakMemory(device)
-        self._meter = CardMeter(device) if wanted() else None
+        self._meter = GpuMeter(device) if wanted() else None
         self._metering = ExitStack()
         self._book = self.ledger.lap
         self._last = time.perf_counter()
@@ -329,7 +329,7 @@ class Measured:
             "epoch_seconds": epoch,
             "peak_bytes": peak,
             "largest_batch_size": _largest_size(result, of_steps),
-            "card": self._meter.result(result.batch_size, samples) if self._meter else None,
+            "gpu": self._meter.result(result.batch_size, samples) if self._meter else None,
         }
 
     def _batches(self) -> list[list[tuple[Account, float, int]]]:

@@ -13,7 +13,7 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.hardware.cards import memory_of
+from fdl.base.hardware.known_gpus import memory_of
 from fdl.base.streams import stdout_as_stderr
 from fdl.cli.commands.verb import Call, Group, Json, Open
 from fdl.plan.distribution import as_json, as_text
@@ -41,7 +41,7 @@ _TRIAL = "fdl plan --try train quick"
 VARIABLE = "FLODL_REHEARSE"
 """Tells the Trainer of flodl to rehearse, and where to write the result."""
 
-CARD_VARIABLE = "FLODL_REHEARSE_CARD"
+GPU_VARIABLE = "FLODL_REHEARSE_GPU"
 """Tells it for which GPU to predict the memory: its bytes, and its name."""
 
 SCHEMA_VERSION = 1
@@ -278,7 +278,7 @@ def _run(steps: list[Step], plan: Plan, file: Path, call: Call, gpu: str | None)
         return code
     plan.env[VARIABLE] = str(file)
     if gpu is not None:
-        plan.env[CARD_VARIABLE] = f"{memory_of(gpu)} {gpu}"
+        plan.env[GPU_VARIABLE] = f"{memory_of(gpu)} {gpu}"
     plan.record = None
     return start(plan)[0]
 

@@ -1,4 +1,4 @@
-"""What a training would need on a card that is not here."""
+"""What a training would need on a GPU that is not here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils.data import TensorDataset
 
-from flodl.train.card_memory import CONTEXT_BYTES, Allocator
+from flodl.train.gpu_memory import CONTEXT_BYTES, Allocator
 from tests.flodl.train.test_rehearsal import (
     rehearsed,
     result as result,
@@ -60,14 +60,14 @@ def wide():
     return nn.Sequential(nn.Tanh(), nn.Sigmoid(), nn.Tanh(), nn.Linear(256, 1))
 
 
-def card(result, monkeypatch, total, batch=256, samples=4096, model=network):
-    monkeypatch.setenv("FLODL_REHEARSE_CARD", f"{total} RTX 1")
+def on_gpu(result, monkeypatch, total, batch=256, samples=4096, model=network):
+    monkeypatch.setenv("FLODL_REHEARSE_GPU", f"{total} RTX 1")
     data = TensorDataset(torch.randn(samples, 256), torch.randn(samples, 1))
-    return rehearsed(trainer(data, model=model(), batch_size=batch), result)["card"]
+    return rehearsed(trainer(data, model=model(), batch_size=batch), result)["gpu"]
 
 
 def test_the_parts_of_the_memory_are_those_of_the_model_and_of_adam(result, monkeypatch):
-    found = card(result, monkeypatch, 10**10)
+    found = on_gpu(result, monkeypatch, 10**10)
     size = sum(one.nbytes for one in network().parameters())
     assert found["name"] == "RTX 1"
     assert found["gradient_bytes"] == size
@@ -78,7 +78,7 @@ def test_the_parts_of_the_memory_are_those_of_the_model_and_of_adam(result, monk
 
 
 def test_a_second_opinion_is_that_of_torch(result, monkeypatch):
-    found = card(result, monkeypatch, 10**10, batch=2048)
+    found = on_gpu(result, monkeypatch, 10**10, batch=2048)
     model = network()
     adam = torch.optim.Adam(model.parameters())
     tracker = MemTracker()
@@ -97,25 +97,25 @@ def test_a_second_opinion_is_that_of_torch(result, monkeypatch):
 
 def test_what_does_not_fit_names_a_batch_that_does(result, monkeypatch):
     samples = 50_000
-    whole = card(result, monkeypatch, 10**10, samples, samples, wide)["reserved_bytes"]
+    whole = on_gpu(result, monkeypatch, 10**10, samples, samples, wide)["reserved_bytes"]
     result.unlink()
     small = int((CONTEXT_BYTES + 40 * MIB + 0.6 * whole) / 0.9)
-    found = card(result, monkeypatch, small, samples, samples, wide)
+    found = on_gpu(result, monkeypatch, small, samples, samples, wide)
     assert not found["fits"]
     assert 0.5 * samples < found["largest_batch_size"] < 0.65 * samples
     result.unlink()
-    assert card(result, monkeypatch, small, found["largest_batch_size"], samples, wide)["fits"]
+    assert on_gpu(result, monkeypatch, small, found["largest_batch_size"], samples, wide)["fits"]
 
 
 def test_a_larger_batch_that_is_named_fits(result, monkeypatch):
     samples, total = 50_000, 900_000_000
-    found = card(result, monkeypatch, total, 5_000, samples, wide)
+    found = on_gpu(result, monkeypatch, total, 5_000, samples, wide)
     assert found["fits"]
     assert 5_000 < found["largest_batch_size"] < samples
     result.unlink()
-    assert card(result, monkeypatch, total, found["largest_batch_size"], samples, wide)["fits"]
+    assert on_gpu(result, monkeypatch, total, found["largest_batch_size"], samples, wide)["fits"]
 
 
-def test_a_rehearsal_about_no_card_has_none(result):
+def test_a_rehearsal_about_no_gpu_has_none(result):
     data = TensorDataset(torch.randn(64, 256), torch.randn(64, 1))
-    assert rehearsed(trainer(data, model=network()), result)["card"] is None
+    assert rehearsed(trainer(data, model=network()), result)["gpu"] is None

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-VARIABLE = "FLODL_REHEARSE_CARD"
-"""``BYTES NAME`` of the card that a rehearsal is about."""
+VARIABLE = "FLODL_REHEARSE_GPU"
+"""``BYTES NAME`` of the GPU that a rehearsal is about."""
 
 MARGIN = 0.9
-"""The part of a card's memory that a prediction may use."""
+"""The part of a GPU's memory that a prediction may use."""
 
 CONTEXT_BYTES = 640 << 20
 """CUDA's context with the kernels that are loaded, and the workspaces of cuBLAS."""
@@ -43,11 +43,11 @@ _SLACK = 2 * _MIDDLE_SEGMENT
 
 @final
 @dataclass(frozen=True)
-class CardMemory:
-    """The prediction for one card; sizes in bytes.
+class GpuMemory:
+    """The prediction for one GPU; sizes in bytes.
 
     Attributes:
-        name: The card.
+        name: The GPU.
         total_bytes: Its memory.
         parameter_bytes: Parameters and buffers of the model.
         gradient_bytes: Gradients of the parameters.
@@ -55,7 +55,7 @@ class CardMemory:
         activation_bytes: The rest of the peak, which grows with the batch.
         reserved_bytes: What the allocator would reserve at the peak.
         needed_bytes: The same with CUDA's own memory.
-        fits: Whether it fits into 90 % of the card.
+        fits: Whether it fits into 90 % of the GPU.
         largest_batch_size: A batch that fits, perhaps not the largest; None if it is unknown.
     """
 
@@ -142,7 +142,7 @@ def _segment(size: int) -> int:
 
 
 @final
-class CardMeter(TorchDispatchMode):
+class GpuMeter(TorchDispatchMode):
     """Follows the storages that operations make on a device, until it is left.
 
     Args:
@@ -160,12 +160,12 @@ class CardMeter(TorchDispatchMode):
         self._kept: int | None = None
         self._peak = 0
         self.counts_inputs = False
-        """Whether an operation's inputs are on the card, too: batches, made by another thread."""
+        """Whether an operation's inputs are on the GPU, too: batches, made by another thread."""
         self.optimizes = False
         """Whether the optimizer is at work, whose tensors stay if they outlive its step."""
 
     def add_model(self, model: nn.Module) -> None:
-        """The model is on the card."""
+        """The model is on the GPU."""
         for one in (*model.parameters(), *model.buffers()):
             self._see(one)
         self._parameters = self._allocator.allocated
@@ -211,8 +211,8 @@ class CardMeter(TorchDispatchMode):
         self._allocator.give(*self._seen.pop(key))
         self._states.discard(key)
 
-    def result(self, batch_size: int | None, samples: int | None) -> CardMemory | None:
-        """The prediction for the card of :data:`VARIABLE`; None if no step has ended.
+    def result(self, batch_size: int | None, samples: int | None) -> GpuMemory | None:
+        """The prediction for the GPU of :data:`VARIABLE`; None if no step has ended.
 
         Args:
             batch_size: The samples of the batches that ran.
@@ -224,7 +224,7 @@ class CardMeter(TorchDispatchMode):
         needed = CONTEXT_BYTES + self._peak
         states = max(0, self._kept - self._parameters)
         rest = self._peak - self._parameters - self._gradients - states
-        return CardMemory(
+        return GpuMemory(
             name=name,
             total_bytes=int(total),
             parameter_bytes=self._parameters,
@@ -253,5 +253,5 @@ class CardMeter(TorchDispatchMode):
 
 
 def wanted() -> bool:
-    """Whether the rehearsal of this process is about a card."""
+    """Whether the rehearsal of this process is about a GPU."""
     return VARIABLE in os.environ

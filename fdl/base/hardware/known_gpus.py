@@ -1,4 +1,4 @@
-"""The memory of cards that are not in this machine."""
+"""The memory of GPUs that are not in this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fdl.base.suggest import did_you_mean
 
 _MIB = 1 << 20
 
-CARDS = {
+GPUS = {
     "RTX 2080 Ti": 11264, "RTX 3060": 12288, "RTX 3080": 10240, "RTX 3090": 24576,
     "RTX 4060 Ti": 16380, "RTX 4070": 12282, "RTX 4080": 16376, "RTX 4090": 24564,
     "RTX 5080": 16303, "RTX 5090": 32607, "RTX A6000": 49140, "RTX 6000 Ada": 49140,
@@ -23,21 +23,19 @@ _UNITS = {"gb": 10**9, "gib": 1 << 30, "mib": _MIB}
 
 
 def memory_of(text: str) -> int:
-    """Bytes of a card's name, or of a size such as ``24GB``, in powers of 1000.
+    """Bytes of a GPU's name, or of a size such as ``24GB``, in powers of 1000.
 
     Raises:
         UsageError: It is neither.
     """
     if size := _SIZE.fullmatch(text.strip()):
         return int(float(size[1]) * _UNITS[size[2].lower()])
-    known = {_key(name): name for name in CARDS}
+    known = {_key(name): name for name in GPUS}
     if name := known.get(_key(text)):
-        return CARDS[name] * _MIB
+        return GPUS[name] * _MIB
     raise UsageError(
         f"--gpu does not know `{text}`",
-        hint=did_you_mean(
-            text, list(CARDS), f"type its memory (24GB), or one of {', '.join(CARDS)}"
-        ),
+        hint=did_you_mean(text, list(GPUS), f"type its memory (24GB), or one of {', '.join(GPUS)}"),
     )
 
 
