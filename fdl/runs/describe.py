@@ -346,6 +346,8 @@ def rehearsal_page(result: Mapping[str, Any]) -> Group:
         ("Phases, last step:", table([("", "time", "peak memory"), *rows], right=(1, 2))),
         ("Estimates:", table(_estimates(result), wrap=(1,))),
     ]
+    if gpu := result.get("gpu"):
+        sections.append((f"On {gpu['name']}, predicted:", table(_gpu(gpu), wrap=(1,))))
     if result.get("failed_in"):
         failure = [(f"in {result['failed_in']}", printable(str(result["error"])))]
         sections.insert(0, ("Failed:", table(failure, wrap=(1,))))
@@ -375,6 +377,21 @@ def _estimates(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     if result["run_bytes"] is not None:
         rows.append(("run directory", f"about {size_text(result['run_bytes'])}"))
     return rows
+
+
+def _gpu(gpu: Mapping[str, Any]) -> list[tuple[str, str]]:
+    parts = ("parameter", "gradient", "optimizer", "activation")
+    sizes = ", ".join(f"{name}s {size_text(gpu[f'{name}_bytes'])}" for name in parts)
+    verdict = "fits" if gpu["fits"] else "does not fit surely into 90 % of it"
+    most = gpu["largest_batch_size"]
+    return [
+        (
+            "memory",
+            f"{size_text(gpu['needed_bytes'])} of {size_text(gpu['total_bytes'])}: {verdict}",
+        ),
+        ("parts", sizes.replace("optimizers", "optimizer")),
+        ("batch that fits", "unknown" if most is None else f"{most:,} samples, perhaps more"),
+    ]
 
 
 def _largest(result: Mapping[str, Any]) -> str:

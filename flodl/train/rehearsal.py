@@ -10,6 +10,7 @@ import heapq
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -26,6 +27,7 @@ from flodl.monitor.ledger import Account, TimeLedger
 from flodl.monitor.records import to_json
 from flodl.ranks.settings import DdpRunConfig
 from flodl.train.callbacks import Callback, TrainingRun
+from flodl.train.gpu_memory import GpuMemory, GpuMeter, wanted
 from flodl.train.parts import make_loader
 from flodl.train.peak_memory import PeakMemory, available_bytes
 from flodl.train.run.run_records import REHEARSAL
@@ -111,6 +113,7 @@ class Rehearsal:
         largest_batch_size: Estimate of the largest batch that fits into 90 % of the memory, at most
             the samples of the data; None if a step needs too little memory to tell, or the batch
             size is unknown.
+        gpu: What it would need on a GPU that is not here, if one was named.
         run_bytes: Size of the run directory at the end; None without one.
         failed_in: What the training was doing when it failed; empty if it did not fail.
         error: The error, or empty.
@@ -129,6 +132,7 @@ class Rehearsal:
     before_bytes: int = 0
     available_bytes: int = 0
     largest_batch_size: int | None = None
+    gpu: GpuMemory | None = None
     run_bytes: int | None = None
     failed_in: str = ""
     error: str = ""
@@ -189,6 +193,8 @@ def rehearse(plan: TrainingPlan, train: Train) -> tuple[Rehearsal, BaseException
     except Exception as problem:
         problem.add_note(f"rehearsal: this happened in {measured.doing}")
         error = problem
+    finally:
+        measured.close()
     result = Rehearsal(
         device=str(device),
         parameters=measured.parameters,
@@ -213,7 +219,7 @@ def _shortened(plan: TrainingPlan, largest: Largest) -> TrainingPlan:
         batch_size=largest.batch_size,
         loader_options={**plan.loader_options, **largest.loader_options},
         num_epochs=1,
-        engine="eager" if plan.engine == "auto" else plan.engine,
+        engine="eager" if plan.engine == "auto" or wanted() else plan.engine,
         most_steps=STEPS,
         checkpoint_every=1,
         checkpoint_steps=None,
@@ -257,6 +263,8 @@ class Measured:
         self.doing = "building the parts"
         self._laps: list[tuple[Account, float, int]] = []
         self._memory = PeakMemory(device)
+        self._meter = GpuMeter(device) if wanted() else None
+        self._metering = ExitStack()
         self._book = self.ledger.lap
         self._last = time.perf_counter()
         self.ledger.lap = self._lap
@@ -266,6 +274,13 @@ class Measured:
         self.parameters = sum(one.numel() for one in model.parameters())
         self.before = self._memory.now()
         self._laps.clear()
+        if self._meter is not None:
+            self._meter.add_model(model)
+            self._metering.enter_context(self._meter)
+
+    def close(self) -> None:
+        """The training is over, or has failed."""
+        self._metering.close()
 
     def evaluation(self, eval_fn: EvalFn | None) -> EvalFn | None:
         """The evaluation, which says that it is at work."""
@@ -283,6 +298,11 @@ class Measured:
         now = time.perf_counter()
         self._laps.append((account, now - self._last, self._memory.take()))
         self.doing = _AFTER.get(account, self.doing)
+        if self._meter is not None:
+            self._meter.counts_inputs = account is Account.DATA
+            self._meter.optimizes = account is Account.BACKWARD
+            if account is Account.OPTIMIZER:
+                self._meter.step_ended()
         self._book(account)
         self._last = time.perf_counter()
 
@@ -304,7 +324,9 @@ class Measured:
         in_steps = [lap for batch in last for lap in batch if lap[0] in _STEP]
         seconds = sum(lap[1] for lap in in_steps) / accumulate if in_steps else None
         others = sum(one.seconds for one in phases if one.name in ("evaluation", "checkpoint"))
-        epoch = None
+        epoch, samples = None, None
+        if result.batches is not None and result.batch_size is not None:
+            samples = result.batches * result.batch_size
         if seconds is not None and result.batches is not None:
             epoch = seconds * result.batches + others
         return {
@@ -313,6 +335,7 @@ class Measured:
             "epoch_seconds": epoch,
             "peak_bytes": peak,
             "largest_batch_size": _largest_size(result, of_steps),
+            "gpu": self._meter.result(result.batch_size, samples) if self._meter else None,
         }
 
     def _batches(self) -> list[list[tuple[Account, float, int]]]:

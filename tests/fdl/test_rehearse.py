@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.rows import each_row
+
 PROGRAM = """
     import sys
 
@@ -110,3 +112,27 @@ def test_what_would_run_in_earnest_is_refused(training, fdl):
     assert silent.exit == 1
     assert "`fdl train` ended without a training" in silent.err
     assert "no command is given" in fdl("plan", "--try").err
+
+
+@pytest.mark.usefixtures("training")
+def test_the_memory_on_a_gpu_that_is_not_here_is_predicted(fdl):
+    session = fdl("plan", "--try", "--gpu", "rtx4090", "train")
+    assert session.exit == 0, session.err
+    assert "On rtx4090, predicted:" in session.out
+    assert "of 25.8 GB: fits" in session.out
+    assert "parameters 1.0 kB, gradients 8 bytes, optimizer 0 bytes" in session.out
+
+
+@pytest.mark.usefixtures("training")
+@each_row(
+    ("words", "hint"),
+    [
+        (["--try", "--gpu", "RTX 4900", "train"], "RTX 4090"),
+        (["--try", "--gpu", "24 apples", "train"], "type its memory"),
+        (["--gpu", "24GB", "train"], "--gpu needs --try"),
+    ],
+)
+def test_a_gpu_that_makes_no_sense_is_refused(fdl, words, hint):
+    session = fdl("plan", *words)
+    assert session.exit == 2
+    assert hint in session.err

@@ -13,6 +13,7 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.hardware.known_gpus import memory_of
 from fdl.base.streams import stdout_as_stderr
 from fdl.cli.commands.verb import Call, Group, Json, Open
 from fdl.plan.distribution import as_json, as_text
@@ -39,6 +40,9 @@ _TRIAL = "fdl plan --try train quick"
 
 VARIABLE = "FLODL_REHEARSE"
 """Tells the Trainer of flodl to rehearse, and where to write the result."""
+
+GPU_VARIABLE = "FLODL_REHEARSE_GPU"
+"""Tells it for which GPU to predict the memory: its bytes, and its name."""
 
 SCHEMA_VERSION = 1
 """Of the result of ``--try``."""
@@ -93,6 +97,13 @@ def plan(
             "--try", help="Train two steps, and report memory, time per epoch and the first errors"
         ),
     ] = False,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --try: predict its memory use on this GPU: `RTX 4090`, `24GB`",
+        ),
+    ] = None,
     on: Annotated[
         str | None,
         typer.Option(metavar="HOST,HOST", help="Check these hosts, and show the ranks of each"),
@@ -105,7 +116,8 @@ def plan(
 
     With --try, it tries a training in a minute. It trains two steps with the largest batches,
     evaluates and writes a checkpoint, on one device. No run directory stays. Commands that the
-    training needs run first. The program must use `Trainer.builder` of flodl.
+    training needs run first. The program must use `Trainer.builder` of flodl. With --gpu, it
+    predicts the memory on a GPU that this machine does not have.
 
     Returns:
         0; with ``--simulate`` the exit code of the prediction, with ``--try`` that of the program.
@@ -118,7 +130,9 @@ def plan(
     if tries:
         if simulate is not None:
             raise UsageError("--try and --simulate exclude each other", hint=_TRIAL)
-        return _try(ctx.obj, _with_own(command or [], lengths), json=json)
+        return _try(ctx.obj, _with_own(command or [], lengths), gpu, json=json)
+    if gpu is not None:
+        raise UsageError("--gpu needs --try", hint='fdl plan --try --gpu "RTX 4090" train')
     if not command:
         raise UsageError("no command is given", hint="fdl plan train --ranks 2")
     if simulate is not None:
@@ -192,7 +206,7 @@ def _training(command: Command, field: str) -> int | None:
     return found[0] if found and isinstance(found[0], int) else None
 
 
-def _try(call: Call, typed: list[str], *, json: bool) -> int:
+def _try(call: Call, typed: list[str], gpu: str | None, *, json: bool) -> int:
     """Two steps, an evaluation and a checkpoint of a training, measured.
 
     Returns:
@@ -211,7 +225,7 @@ def _try(call: Call, typed: list[str], *, json: bool) -> int:
         file = Path(folder) / "rehearsal.json"
         # Of a program that prints, too, stdout holds the one document.
         with stdout_as_stderr() if json else nullcontext():
-            code = _run(steps, plan, file, call)
+            code = _run(steps, plan, file, call, gpu)
         result = _read(file)
     if result is None and not code:
         raise FdlError(
@@ -255,7 +269,7 @@ def _check(plan: Plan) -> None:
         )
 
 
-def _run(steps: list[Step], plan: Plan, file: Path, call: Call) -> int:
+def _run(steps: list[Step], plan: Plan, file: Path, call: Call, gpu: str | None) -> int:
     from fdl.run.execute import execute, start
 
     work = call.invocation.work
@@ -263,6 +277,8 @@ def _run(steps: list[Step], plan: Plan, file: Path, call: Call) -> int:
     if (needed := steps[:-1]) and (code := execute(needed, where)):
         return code
     plan.env[VARIABLE] = str(file)
+    if gpu is not None:
+        plan.env[GPU_VARIABLE] = f"{memory_of(gpu)} {gpu}"
     plan.record = None
     return start(plan)[0]
 
