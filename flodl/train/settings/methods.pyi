@@ -92,7 +92,8 @@ class SettingMethods:
         """Declare that a step changes only the model and the optimizer, so it may run on copies.
 
         This lets the engine ``"auto"`` compile the step as well, and repeat it as a CUDA graph on a
-        GPU. Compiling calls ``train_fn`` a few more times, with copies of the model. Do not declare this if ``train_fn`` changes anything else:
+        GPU. Compiling calls ``train_fn`` a few more times, with copies of the model. Do not declare
+        this if ``train_fn`` changes anything else:
         a queue, a counter, a file, a second model.
         """
 
