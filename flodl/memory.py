@@ -39,13 +39,13 @@ def cuda_peak_reserved_bytes(device: Device = None) -> int:
 def cuda_reset_peak_stats(device: Device = None) -> None:
     """Restart the peaks from the current values; does nothing before CUDA is used."""
     # Before, all peaks are zero, and torch refuses the number of a device.
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def cuda_empty_cache() -> None:
     """Return unused cached blocks to the driver; does nothing before CUDA is used."""
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
 
