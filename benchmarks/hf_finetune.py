@@ -233,7 +233,7 @@ def ranks_shown(row: Row) -> list[str]:
 TOO_SHORT = (
     "The rows are of a default that is gone. These two ranks have devices of one name, and take "
     "every step together today. On devices that differ, policy `auto` takes every step together "
-    "in trainings of fewer than four windows. This one has 32 batches, which is 1.6 windows: so "
+    "in trainings of fewer than twelve windows. This one has 32 batches, which is 1.6 windows: so "
     "few averages of weights cost accuracy on [virtual ranks](virtual_ranks.md), too. Not measured "
     "yet with the default of today."
 )

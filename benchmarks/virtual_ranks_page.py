@@ -407,6 +407,7 @@ def _lengths(rows: Rows, places: Sequence[Place]) -> Iterator[str]:
          "`auto` on devices that differ"],
         body,
     )  # fmt: skip
+    yield where_it_loses(rows, places)
     yield (
         f"So policy `auto` does not choose *{DEFAULT}* for a training of fewer than {FEW_WINDOWS} "
         "windows, even where the devices differ: it takes every step together, as DDP does. It "
@@ -417,6 +418,27 @@ def _lengths(rows: Rows, places: Sequence[Place]) -> Iterator[str]:
     many = sorted({place.ranks for place in places})
     row = [chosen[windows(Place(ranks, 4.0)) >= FEW_WINDOWS] for ranks in many]
     yield table([f"{ranks} ranks" for ranks in many], [row])
+
+
+def where_it_loses(rows: Rows, places: Sequence[Place]) -> str:
+    """Say up to how many windows the default loses, where shards are alike; empty if nowhere."""
+    judged: dict[bool, list[float]] = {True: [], False: []}
+    for place in places:
+        found = found_at(rows, "MLP", place)
+        if place.shards == "iid" and DDP in found and DEFAULT in found:
+            judged[loses(found[DEFAULT], found[DDP])].append(windows(place))
+    if not judged[True]:
+        return ""
+    most = max(judged[True])
+    later = [count for count in judged[False] if count > most]
+    few = len(judged[True]) + len(judged[False]) - len(later)
+    text = (
+        f"Where shards are alike, *{DEFAULT}* loses at {len(judged[True])} of {few} places with "
+        f"up to {most:.1f} windows"
+    )
+    if later:
+        text += f", and at none of the {len(later)} places with {min(later):.1f} windows or more"
+    return text + "."
 
 
 def windows(place: Place) -> float:

@@ -74,7 +74,7 @@ class Ddp(Section):
     policy: Literal["sync", "cadence", "async", "auto"] | None = None
     """When the ranks average; `auto`: `sync` on equal devices, else `cadence` (default: auto).
     `sync` averages gradients in every step, `cadence` weights after each window, and `async`
-    weights during the next window. Devices of one name are equal. A training of fewer than four
+    weights during the next window. Devices of one name are equal. A training of fewer than twelve
     windows takes `sync` on any devices."""
     backend: Literal["nccl", "cpu"] | None = None
     """Average with `nccl` on the GPUs, or with `cpu` through main memory (default: nccl)."""

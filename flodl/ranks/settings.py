@@ -85,7 +85,7 @@ class DdpRunConfig(Settings):
     """When the ranks average; ``auto``: ``sync`` on equal devices, else ``cadence``.
 
     ``sync`` averages gradients in every step, ``cadence`` weights after each window, and ``async``
-    weights during the next window. Devices of one name are equal. A training of fewer than four
+    weights during the next window. Devices of one name are equal. A training of fewer than twelve
     windows takes ``sync`` on any devices.
     """
     backend: Backend = setting(

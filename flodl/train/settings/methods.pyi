@@ -327,7 +327,7 @@ class SettingMethods:
         """When the ranks average; ``auto``: ``sync`` on equal devices, else ``cadence`` (default: auto).
 
         ``sync`` averages gradients in every step, ``cadence`` weights after each window, and ``async``
-        weights during the next window. Devices of one name are equal. A training of fewer than four
+        weights during the next window. Devices of one name are equal. A training of fewer than twelve
         windows takes ``sync`` on any devices.
         """
 

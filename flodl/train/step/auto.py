@@ -14,6 +14,7 @@ from torch import nn
 from fdl.base.units import format_duration
 from flodl import log
 from flodl.train.step.capturing import captures_on, refusal_beside_plain_steps
+from flodl.train.step.compiling import first_line
 from flodl.train.step.decision import Decision, decision_key, stored_decision
 from flodl.train.step.fused import fused_step
 from flodl.train.step.layout import has_hooks, rows_of_layers
@@ -263,7 +264,11 @@ class AutoEngine(TunedEngine):
             reason = "the training is too short to measure it"
         if not reason:
             compiles = policy.compile_seconds + steps * self._seconds <= budget
-            found = gain(self, batch, compiles=compiles, bar=1 - policy.gain, block=block)
+            found: Gain | str
+            try:
+                found = gain(self, batch, compiles=compiles, bar=1 - policy.gain, block=block)
+            except Exception as error:  # a copy may not be possible, or not fit into the memory
+                found = first_line(error)
             if isinstance(found, Gain):
                 before, after = self._seconds * 1e3, self._seconds * found.ratio * 1e3
                 log.verbose(

@@ -167,6 +167,7 @@ def engine_on(
     *,
     steps: int,
     train_fn: Any = loss_fn,
+    model: nn.Module | None = None,
     **more: Any,
 ) -> AutoEngine:
     """An engine that trains on a simulated GPU."""
@@ -212,7 +213,7 @@ def engine_on(
     patch.setattr(tuned, "time", SimpleNamespace(perf_counter=lambda: gpu.host))
     only = frozenset({"fused", "channels_last", "captured", "compiled", "autotuned"})
     policy = AutoPolicy(only=only, block=10)
-    model = nn.Linear(2, 1)
+    model = model or nn.Linear(2, 1)
     optimizer = torch.optim.Adam(model.parameters())
     settings = StepSettings(train_fn=train_fn)
     made = {"pure": True, "policy": policy, **more}

@@ -173,5 +173,17 @@ def test_a_step_that_draws_numbers_is_not_named(
     assert told_after_an_epoch(monkeypatch, capsys, train_fn=tossing) == ""
 
 
+class Uncopied(nn.Linear):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise MemoryError("no room for a copy")
+
+
+@pytest.mark.usefixtures("verbose")
+def test_a_model_that_cannot_be_copied_trains_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    assert told_after_an_epoch(monkeypatch, capsys, model=Uncopied(2, 1)) == ""
+
+
 def test_without_verbose_no_copy_is_trained(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     assert told_after_an_epoch(monkeypatch, capsys) == ""
