@@ -1,15 +1,13 @@
 """The active libtorch variant of a project: ``libtorch/.active``, and the variant's ``.arch``.
 
-Warm commands of projects with a variant import this module, so it imports only ``os``
-and ``sys``.
+Warm commands of projects with a variant import this module, so it imports only ``os``.
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH111, PTH112, PTH118
+# ruff: noqa: PTH118
 from __future__ import annotations
 
 import os
-import sys
 
 from fdl.base import files
 
@@ -59,47 +57,9 @@ def is_id(text: str) -> bool:
     return kind in KINDS and _NAME.issuperset(name) and bool(name.strip("."))
 
 
-def own_choice(project: str) -> str:
-    """The file with a user's own choice among the variants of a store that is not writable.
-
-    Its path repeats that of the store, below the folder that platformdirs names for the state of
-    ``flodl``. That package would cost a warm command its start-up time.
-    """
-    home = os.path.expanduser("~")
-    if sys.platform == "win32":
-        folder = os.path.join(os.environ.get("LOCALAPPDATA") or home, "flodl")
-    elif sys.platform == "darwin":
-        folder = os.path.join(home, "Library", "Application Support")
-    else:
-        chosen = os.environ.get("XDG_STATE_HOME", "").strip()
-        folder = chosen or os.path.join(home, ".local", "state")
-    drive, store = os.path.splitdrive(os.path.realpath(os.path.join(project, FOLDER)))
-    place = (drive.strip(":\\/").replace("\\", "-"), store.strip("\\/"))
-    return os.path.join(folder, "flodl", "active", *filter(None, place), ".active")
-
-
-def is_writable(project: str) -> bool:
-    """Whether this user may change the store of a project; a missing one is made."""
-    folder = os.path.join(project, FOLDER)
-    return os.access(folder, os.W_OK) or not os.path.isdir(folder)
-
-
-def active_file(project: str) -> str:
-    """The file that names the active variant: the store's, or the user's own choice.
-
-    The user's own choice counts if the store is not writable and still has the variant.
-    """
-    if not is_writable(project):
-        file = own_choice(project)
-        own = read_text(file).strip()
-        if is_id(own) and os.path.isdir(os.path.join(project, FOLDER, *own.split("/"))):
-            return file
-    return os.path.join(project, FOLDER, ".active")
-
-
 def active_id(project: str) -> str:
-    """What the file that decides says; empty if it says nothing."""
-    return read_text(active_file(project)).strip()
+    """What ``libtorch/.active`` says; empty if it says nothing."""
+    return read_text(os.path.join(project, FOLDER, ".active")).strip()
 
 
 def active(project: str) -> Variant | None:

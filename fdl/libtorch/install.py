@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,58 +29,28 @@ KEPT_DAYS = 30
 _DAY_S = 86_400
 
 
-def prune(
-    store: Store, *, everything: bool = False, dry_run: bool = False
-) -> list[tuple[str, int]]:
-    """Remove useless parts of downloads; those that another process works on are left alone.
+def _prune(store: Store) -> None:
+    """Remove the parts of downloads that cannot be continued or are older than 30 days.
 
-    A part is useless if it cannot be continued, or if it is older than 30 days.
-
-    Args:
-        store: The store.
-        everything: Remove all parts.
-        dry_run: Remove nothing.
-
-    Returns:
-        The name of each part with its size in bytes.
+    Those that another process works on are left alone.
     """
     from filelock import FileLock, Timeout
 
-    found = []
-    for slot in _slots(store):
-        size = _size(slot)
+    for slot in store.cache.glob("downloads/*/"):
         # Another user may own it.
         with suppress(Timeout, OSError), FileLock(store.lock_file(slot.name), timeout=0):
-            if everything or _is_useless(slot):
-                found.append((slot.name, size))
-                if not dry_run:
-                    shutil.rmtree(slot, ignore_errors=True)
-    return found
-
-
-def _slots(store: Store) -> Iterator[Path]:
-    with suppress(OSError):
-        yield from sorted(one for one in (store.cache / "downloads").iterdir() if one.is_dir())
+            if _is_useless(slot):
+                shutil.rmtree(slot, ignore_errors=True)
 
 
 def _is_useless(slot: Path) -> bool:
-    files = _files(slot)
-    if not files:
-        return True
-    newest = max(one.stat().st_mtime for one in files)
-    parts = [one for one in files if one.suffix == ".part"]
+    files = [Path(folder, name) for folder, _, names in os.walk(slot) for name in names]
+    newest = max((one.stat().st_mtime for one in files), default=0.0)
     if time.time() - newest > KEPT_DAYS * _DAY_S:
         return True
+    parts = [one for one in files if one.suffix == ".part"]
     # Wheels are whole; pip removes what it could not finish.
     return bool(parts) and not any(map(is_resumable, parts)) and len(files) <= 2 * len(parts)
-
-
-def _files(slot: Path) -> list[Path]:
-    return [Path(folder, name) for folder, _, names in os.walk(slot) for name in names]
-
-
-def _size(slot: Path) -> int:
-    return sum(one.stat().st_size for one in _files(slot))
 
 
 _FILES = "files"
@@ -124,7 +94,7 @@ def install(
             done = _installed(store, source, locked)
             if done is None:
                 done = Installation(_install(store, source, locked, environ), fresh=True)
-                prune(store)
+                _prune(store)
     if activate:
         store.activate(done.variant.id)
     return done

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fdl.base.compose_file import COMPOSE_FILES
 from fdl.base.errors import LibtorchError
-from fdl.base.files import inside, put, put_own, staging, subfolders
+from fdl.base.files import inside, put_own, staging, subfolders
 from fdl.base.hardware.machine import read
 from fdl.base.output import note
 from fdl.libtorch.active import (
@@ -35,11 +35,8 @@ from fdl.libtorch.active import (
     LOCK_FILE,
     Variant,
     active,
-    active_file,
     active_id,
     is_id,
-    is_writable,
-    own_choice,
     read_facts,
 )
 from fdl.manifest.discover import EXAMPLES, NAMES, find
@@ -107,11 +104,6 @@ class Store:
             LibtorchError: It is a link.
         """
         return self._own(".cache")
-
-    @property
-    def active_file(self) -> Path:
-        """The file that names the active variant: the store's, or the user's own choice."""
-        return Path(active_file(str(self.root)))
 
     @property
     def active(self) -> Variant | None:
@@ -188,31 +180,20 @@ class Store:
         """Make a variant the active one.
 
         Raises:
-            LibtorchError: It is not installed.
+            LibtorchError: It is not installed, or this user may not write to the store.
         """
         variant = self.get(id)
-        if self.is_writable:
+        if self._read_active() != id:
+            self._require_write("activate", id)
             self.write(self.folder / ".active", f"{id}\n")
-        else:
-            self._choose(f"{id}\n")
         return variant
 
-    @property
-    def is_writable(self) -> bool:
-        """Whether this user may change the store."""
-        return is_writable(str(self.root))
-
-    def _choose(self, text: str) -> None:
-        """Write the user's own choice, because the store belongs to somebody else."""
-        file = Path(own_choice(str(self.root)))
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            put(file, text.encode())
-        except OSError as error:
+    def _require_write(self, verb: str, id: str) -> None:
+        if not os.access(self.folder, os.W_OK):
             raise LibtorchError(
-                f"cannot write {file}: {error.strerror}",
-                hint="set XDG_STATE_HOME to a folder that you may write to",
-            ) from None
+                f"cannot {verb} {id}: you may not write to {self.folder}",
+                hint='take a variant for one shell: eval "$(fdl libtorch env ID)"',
+            )
 
     def remove(self, id: str) -> None:
         """Delete a variant; if it was the active one, no variant is active any more.
@@ -221,12 +202,7 @@ class Store:
             LibtorchError: It is not installed, or cannot be deleted.
         """
         self.get(id)
-        if not self.is_writable:
-            raise LibtorchError(
-                f"cannot remove {id}: you may not write to {self.folder}",
-                hint="ask its owner to remove it, or leave it: fdl libtorch activate ID chooses "
-                "another one for you alone",
-            )
+        self._require_write("remove", id)
         with self.lock(id), self.staging() as doomed:
             path = Path(self.get(id).path)
             if self._read_active() == id:

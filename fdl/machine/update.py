@@ -1,11 +1,8 @@
-"""Our installed packages, and a newer version: one request a day, one line, and never a wait.
+"""A newer version of fdl: one request a day, one line, and never a wait.
 
 A command that ends on a terminal shows what the request of the day before has found, and starts
 the next one in the background. The file that keeps the answer says by its time when was asked.
 Anything else about packages is pip's.
-
-What is installed is read off the file names of ``site-packages``: ``importlib.metadata`` would cost
-every command its start-up time.
 """
 
 # ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123
@@ -19,55 +16,18 @@ import time
 from fdl.base import output
 from fdl.base.cache_folder import cache_folder
 from fdl.base.files import put
-from fdl.base.light_record import Record
 from fdl.base.shell_words import join
 from fdl.base.terminal import is_set
-from fdl.base.venv import listed, project_prefix, site_packages
 from fdl.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from fdl.cli.prepass import Invocation
 
 OWN_NAME = "flodl"
 """The distribution that brings ``fdl``."""
-
-_SUFFIX = ".dist-info"
-_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
-
-
-class Package(Record):
-    """One installed distribution.
-
-    Attributes:
-        name: Normalised name: ``flodl-hf``.
-        version: Installed version.
-        prefix: Folder of the environment that holds it.
-        is_own: Whether it is the one that this process runs from.
-    """
-
-    name: str
-    version: str
-    prefix: str
-    is_own: bool = False
-
-
-def packages(directory: str, variables: Mapping[str, str]) -> list[Package]:
-    """Our own distribution, then what the project's environment holds of the family.
-
-    That environment is looked for from the directory of the command up.
-    """
-    own = Package(OWN_NAME, __version__, sys.prefix, is_own=True)
-    prefix = project_prefix(directory, variables)
-    same_place = os.path.realpath(prefix) == os.path.realpath(sys.prefix)
-    others = [
-        Package(name, version, prefix)
-        for name, version in _distributions(prefix)
-        if not (same_place and name == OWN_NAME)
-    ]
-    return [own, *others]
 
 
 def upgrade_command() -> str:
@@ -82,19 +42,6 @@ def upgrade_command() -> str:
     if _made_by_uv(sys.prefix):
         return join(["uv", "pip", "install", "--python", sys.prefix, "--upgrade", OWN_NAME])
     return join([sys.executable, "-m", "pip", "install", "--upgrade", OWN_NAME])
-
-
-def _distributions(prefix: str) -> Iterator[tuple[str, str]]:
-    """Name and version of the installed packages whose name is ours or begins with it."""
-    for folder in site_packages(prefix):
-        for entry in listed(folder):
-            if not entry.endswith(_SUFFIX):
-                continue
-            stem, _, version = entry.removesuffix(_SUFFIX).partition("-")
-            name = stem.lower().replace("_", "-").replace(".", "-")
-            ours = name == OWN_NAME or name.startswith(f"{OWN_NAME}-")
-            if ours and _LETTERS.issuperset(name) and version[:1].isdigit():
-                yield name, version
 
 
 def _made_by_uv(prefix: str) -> bool:

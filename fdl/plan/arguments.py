@@ -74,13 +74,7 @@ def arguments(
     generated: list[tuple[list[str], list[Group]]] = [(segment, []) for segment in segments]
     made_by: dict[object, Group] = {}
     merged = settings(level.manifest.node, spec)
-    for key, node in merged["options"].items():
-        if surplus := spelling.surplus(key, node):
-            raise ManifestError(
-                f"{origin(node, level.root)}: `{key}` lists {surplus}, and fdl does not know how "
-                f"the program takes that",
-                hint="write the list as the text that you would type",
-            )
+    _require_spelling(merged["options"], spelling, level.root)
     for group in groups(merged, spelling):
         first = _first(made_by, group)
         if first is not None and _wins(spec, first) == _wins(spec, group):
@@ -103,6 +97,17 @@ def arguments(
             flags.append(flag_of(group, len(argv), level.root))
             argv += group.tokens
     return Arguments(argv, flags, list(tail[moved:]), len(tokens), schema, path)
+
+
+def _require_spelling(options: Mapping[str, Node], spelling: Spelling, root: str) -> None:
+    """Refuse a list that the program takes in an unknown way."""
+    for key, node in options.items():
+        if surplus := spelling.surplus(key, node):
+            raise ManifestError(
+                f"{origin(node, root)}: `{key}` lists {surplus}, and fdl does not know how "
+                f"the program takes that",
+                hint="write the list as the text that you would type",
+            )
 
 
 def _first(made_by: dict[object, Group], group: Group) -> Group | None:

@@ -244,6 +244,36 @@ def _torch(name: str = "") -> Any:
     return importlib.import_module("torch.distributed" + name)
 
 
+class _Rules:
+    """What an agent of torch does after a failure here."""
+
+    _remaining_restarts: int
+    _worker_group: Any
+    # The rank that failed first, as all machines number it, and its exit code.
+    cause = (0, 1)
+    started = False
+    logs: Any
+
+    def _go_on_or_end(self, codes: dict[int, int | None], begun: bool) -> None:
+        if begun and self._remaining_restarts:
+            most = self._worker_group.spec.max_restarts
+            times = f"{most - self._remaining_restarts + 1} of {most}"
+            _say(f"warning: {_ended(*self.cause)}: starting all ranks again ({times})")
+            return
+        self._remaining_restarts = 0
+        if not begun:
+            self.logs.start.show_cause(codes, met=self._have_met())
+
+    def _have_met(self) -> bool:
+        """Whether ranks may have connected to each other: they leave keys in a store."""
+        group = self._worker_group
+        ours = getattr(group.spec.rdzv_handler, "use_agent_store", False)
+        if group.group_world_size > 1 or not ours:
+            return True  # the store may be gone with its process
+        connect = _torch().TCPStore
+        return bool(connect(group.master_addr, group.master_port).num_keys())
+
+
 def _agent() -> Any:
     """The class of torch that starts and watches the ranks of a machine, with our rules."""
     states = _torch(".elastic.agent.server.api")
@@ -258,11 +288,7 @@ def _agent() -> Any:
             self.start.hold(found.error_files, found.stdouts, found.stderrs)
             return found
 
-    class Agent(local):  # type: ignore[misc]
-        _remaining_restarts: int
-        # The rank that failed first, as all machines number it, and its exit code.
-        cause = (0, 1)
-        started = False
+    class Agent(_Rules, local):  # type: ignore[misc]
         logs = Logs(os.devnull)
 
         def __init__(self, spec: Any, logs_specs: Any, **options: Any) -> None:
@@ -299,25 +325,6 @@ def _agent() -> Any:
                 _tell("failed", rank=number, code=Agent.cause[1])
                 self._go_on_or_end(codes, begun or start.has_begun())
             return found
-
-        def _go_on_or_end(self, codes: dict[int, int | None], begun: bool) -> None:
-            if begun and self._remaining_restarts:
-                most = self._worker_group.spec.max_restarts
-                times = f"{most - self._remaining_restarts + 1} of {most}"
-                _say(f"warning: {_ended(*self.cause)}: starting all ranks again ({times})")
-                return
-            self._remaining_restarts = 0
-            if not begun:
-                self.logs.start.show_cause(codes, met=self._have_met())
-
-        def _have_met(self) -> bool:
-            """Whether ranks may have connected to each other: they leave keys in a store."""
-            group = self._worker_group
-            ours = getattr(group.spec.rdzv_handler, "use_agent_store", False)
-            if group.group_world_size > 1 or not ours:
-                return True  # the store may be gone with its process
-            connect = _torch().TCPStore
-            return bool(connect(group.master_addr, group.master_port).num_keys())
 
     return Agent
 

@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from fdl.base.errors import ScaffoldError
 from fdl.base.run_record import LOCKS
-from fdl.machine.update import packages
+from fdl.base.venv import project_prefix, site_packages
 from fdl.scaffold import add_requirement
 from fdl.scaffold.add_requirement import NAME, Requirement, parse_all
 from fdl.scaffold.render import is_released
@@ -76,9 +77,9 @@ def host_version(root: Path, variables: Mapping[str, str]) -> HostVersion:
             hint=f'add "{NAME}=={_example()}" to its dependencies, then try again',
         )
     folders = [root, *(folder for folder, _ in members)]
-    # The running version is the first of them.
-    installed = [one.version for one in packages(str(root), variables) if one.name == NAME]
-    for version in (*_locked(folders), *reversed(installed)):
+    places = site_packages(project_prefix(str(root), variables))
+    installed = [one.version for one in distributions(name=NAME, path=places)]
+    for version in (*_locked(folders), *installed, __version__):
         if all(one.allows(version) for one in demands):
             return HostVersion(version, is_pin=False)
     texts = ", ".join(f"`{one.text.strip()}`" for one in demands)

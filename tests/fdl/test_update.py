@@ -15,7 +15,7 @@ import pytest
 import fdl.machine.update
 from fdl import __version__
 from fdl.base.terminal import is_set
-from fdl.machine.update import news, packages, upgrade_command
+from fdl.machine.update import news, upgrade_command
 from tests.fdl.terminal import Terminal
 from tests.rows import each_row
 from tests.waiting import wait_for
@@ -261,35 +261,7 @@ def test_only_a_newer_release_is_news():
     assert news("99.10").startswith("flodl 99.10 is available")
 
 
-# Installed packages
-
-
-def make_environment(folder, *distributions, config="home = /usr/bin\n"):
-    site = folder / "lib" / "python3.11" / "site-packages"
-    site.mkdir(parents=True)
-    (folder / "pyvenv.cfg").write_text(config)
-    for name in distributions:
-        (site / f"{name}.dist-info").mkdir()
-    return folder
-
-
-def test_which_environment_is_the_projects(tmp_path):
-    active = make_environment(tmp_path / "active", "flodl-0.0.1")
-    (tmp_path / "p" / "q").mkdir(parents=True)
-
-    def found(variables):
-        listed = packages(str(tmp_path / "p" / "q"), variables)
-        return [(package.name, package.version, package.prefix) for package in listed]
-
-    own = ("flodl", __version__, sys.prefix)
-    assert found({}) == [own]
-    assert found({"VIRTUAL_ENV": str(active)}) == [own, ("flodl", "0.0.1", str(active))]
-    nearby = make_environment(tmp_path / "p" / ".venv", "flodl_hf-1.0", "FLODL.Zoo-2", "flodl-x")
-    assert found({"VIRTUAL_ENV": str(active)}) == [
-        own,
-        ("flodl-zoo", "2", str(nearby)),
-        ("flodl-hf", "1.0", str(nearby)),
-    ]
+# How to upgrade
 
 
 @each_row(

@@ -13,7 +13,6 @@ import typer
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.shell_words import join
-from fdl.base.units import size_text
 from fdl.cli.commands.libtorch_build import Global, Torch, build
 from fdl.cli.commands.libtorch_check import check
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
@@ -149,8 +148,6 @@ def list_(json: Json = False, everywhere: Global = False) -> int:
         output.note(f"no libtorch is installed in {store.folder}; type: fdl libtorch install")
     else:
         output.show(_listed(found, id))
-        if id and not store.is_writable:
-            output.note(f"{id} is active by {store.active_file}")
     return 0
 
 
@@ -165,11 +162,11 @@ def info(json: Json = False, everywhere: Global = False) -> int:
     variant = store.required()
     described = _described(variant)
     if json:
-        chosen = {"active": variant.id, "chosen_in": str(store.active_file)}
-        output.print_json({"schema_version": SCHEMA_VERSION, **chosen, **described})
+        active = {"active": variant.id}
+        output.print_json({"schema_version": SCHEMA_VERSION, **active, **described})
         return 0
     labels = (("Version", "torch"), ("CUDA", "cuda"), ("Archs", "archs"), ("Source", "source"))
-    rows = [("Active", variant.id), ("Choice", str(store.active_file))]
+    rows = [("Active", variant.id)]
     rows += [(label, variant.facts[key]) for label, key in labels if variant.facts.get(key)]
     _print_rows([*rows, ("Path", variant.path)])
     return 0
@@ -189,8 +186,6 @@ def activate(id: VariantId = None, everywhere: Global = False, dry_run: DryRun =
         return 0
     store.activate(id)
     output.note(f"{id} is active in {store.folder}")
-    if not store.is_writable:
-        output.note("the store is not writable, so this is your own choice; others keep theirs")
     return 0
 
 
@@ -211,27 +206,6 @@ def remove(id: VariantId = None, everywhere: Global = False, dry_run: DryRun = F
     output.note(f"removed {id}")
     if was_active is not None and was_active.id == id:
         output.note("no variant is active now; choose one: fdl libtorch activate ID")
-    return 0
-
-
-@verbs.command("prune", cls=Verb)
-def prune(
-    everything: Annotated[
-        bool, typer.Option("--all", help="Remove all incomplete downloads")
-    ] = False,
-    everywhere: Global = False,
-    dry_run: DryRun = False,
-) -> int:
-    """Remove incomplete downloads that cannot be continued or are older than 30 days."""
-    from fdl.libtorch.install import prune
-
-    found = prune(_store(everywhere), everything=everything, dry_run=dry_run)
-    for name, count in found:
-        output.write(
-            sys.stdout, f"{'Would remove' if dry_run else 'removed'} {name}, {size_text(count)}\n"
-        )
-    if not found:
-        output.note("there is nothing to remove")
     return 0
 
 

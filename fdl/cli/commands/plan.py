@@ -57,6 +57,49 @@ def _milliseconds(text: str | None) -> str | None:
     return text
 
 
+Simulate = Annotated[
+    str | None,
+    typer.Option(
+        help="Predict the throughput of every mode for ranks with these milliseconds per "
+        "batch: 40,100",
+        callback=_milliseconds,
+        rich_help_panel=_SIMULATION,
+    ),
+]
+SyncMs = Annotated[
+    float | None,
+    typer.Option(
+        help="Milliseconds of one average (default: estimated)", rich_help_panel=_SIMULATION
+    ),
+]
+Batches = Annotated[
+    int | None,
+    typer.Option(
+        help="Batches per epoch (default: from the manifest)", rich_help_panel=_SIMULATION
+    ),
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option(help="Number of epochs (default: from the manifest)", rich_help_panel=_SIMULATION),
+]
+Try = Annotated[
+    bool,
+    typer.Option(
+        "--try", help="Train two steps, and report memory, time per epoch and the first errors"
+    ),
+]
+Gpu = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="With --try: predict its memory use on this GPU: `RTX 4090`, `24GB`"
+    ),
+]
+On = Annotated[
+    str | None,
+    typer.Option(metavar="HOST,HOST", help="Check these hosts, and show the ranks of each"),
+]
+
+
 @verbs.command("plan", cls=Open)
 def plan(
     ctx: typer.Context,
@@ -64,50 +107,13 @@ def plan(
         list[str] | None,
         typer.Argument(help="A command with its arguments: `train quick --ranks 2`"),
     ] = None,
-    simulate: Annotated[
-        str | None,
-        typer.Option(
-            help="Predict the throughput of every mode for ranks with these milliseconds per "
-            "batch: 40,100",
-            callback=_milliseconds,
-            rich_help_panel=_SIMULATION,
-        ),
-    ] = None,
-    sync_ms: Annotated[
-        float | None,
-        typer.Option(
-            help="Milliseconds of one average (default: estimated)", rich_help_panel=_SIMULATION
-        ),
-    ] = None,
-    batches: Annotated[
-        int | None,
-        typer.Option(
-            help="Batches per epoch (default: from the manifest)", rich_help_panel=_SIMULATION
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of epochs (default: from the manifest)", rich_help_panel=_SIMULATION
-        ),
-    ] = None,
-    tries: Annotated[
-        bool,
-        typer.Option(
-            "--try", help="Train two steps, and report memory, time per epoch and the first errors"
-        ),
-    ] = False,
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="With --try: predict its memory use on this GPU: `RTX 4090`, `24GB`",
-        ),
-    ] = None,
-    on: Annotated[
-        str | None,
-        typer.Option(metavar="HOST,HOST", help="Check these hosts, and show the ranks of each"),
-    ] = None,
+    simulate: Simulate = None,
+    sync_ms: SyncMs = None,
+    batches: Batches = None,
+    epochs: Epochs = None,
+    tries: Try = False,
+    gpu: Gpu = None,
+    on: On = None,
     json: Json = False,
 ) -> int:
     """Show what a command would start, on which devices and with which settings.

@@ -6,7 +6,7 @@ import ast
 
 from fdl.programs.source.interpret import Thing
 from fdl.programs.source.parsers import Parser, literal_of
-from fdl.programs.source.records import annotation, members
+from fdl.programs.source.records import annotation, members, parameters
 from fdl.programs.source.rows import COMPUTED, Program, Row
 
 TYPE_CHECKING = False
@@ -200,10 +200,7 @@ def signature(program: Program, found: Definition, interpreter: Interpreter) -> 
     node = found.node
     if not isinstance(node, ast.FunctionDef):
         return
-    names = [*node.args.args, *node.args.kwonlyargs]
-    positional = [None] * (len(node.args.args) - len(node.args.defaults)) + list(node.args.defaults)
-    defaults = [*positional, *node.args.kw_defaults]
-    for one, default in zip(names, defaults, strict=True):
+    for one, default in parameters(node):
         _typer(program, one, default, found, interpreter)
 
 

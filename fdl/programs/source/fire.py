@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from fdl.programs.source.interpret import Definition
+from fdl.programs.source.records import parameters
 from fdl.programs.source.rows import Program, Row
 
 TYPE_CHECKING = False
@@ -50,7 +51,7 @@ def _component(program: Program, found: Definition, interpreter: Interpreter) ->
     """A function, or a class: the parameters of its constructor, and its methods."""
     program.style = "fire"
     if isinstance(found.node, ast.FunctionDef):
-        _parameters(program, found, interpreter, found.node.args.args)
+        _parameters(program, found, interpreter)
         return
     program.strict = False
     for node in found.node.body:
@@ -58,25 +59,21 @@ def _component(program: Program, found: Definition, interpreter: Interpreter) ->
             continue
         inner = Definition(node, found.module)
         if node.name == "__init__":
-            _parameters(program, inner, interpreter, node.args.args[1:])
+            _parameters(program, inner, interpreter, bound=1)
         elif not node.name.startswith("_"):
             program.commands[node.name] = method = Program()
             method.style = "fire"
             is_static = any("static" in ast.unparse(one) for one in node.decorator_list)
-            names = node.args.args if is_static else node.args.args[1:]
-            _parameters(method, inner, interpreter, names)
+            _parameters(method, inner, interpreter, bound=0 if is_static else 1)
 
 
 def _parameters(
-    program: Program, found: Definition, interpreter: Interpreter, names: list[ast.arg]
+    program: Program, found: Definition, interpreter: Interpreter, bound: int = 0
 ) -> None:
     """Each parameter is a flag, also one without a default."""
     if not isinstance(found.node, ast.FunctionDef):
         return
-    arguments = found.node.args
-    defaults: list[ast.expr | None] = [None] * (len(names) - len(arguments.defaults))
-    defaults += [*arguments.defaults, *arguments.kw_defaults]
-    for one, default in zip([*names, *arguments.kwonlyargs], defaults, strict=False):
+    for one, default in parameters(found.node, bound):
         value = interpreter.value(default, {}, found.module) if default is not None else None
         kind = {bool: "bool", int: "int", float: "float"}.get(type(value), "string")
         # Fire takes any value for any parameter, so the type is only a guess from the default.
@@ -91,5 +88,5 @@ def _parameters(
             mapping="literal",
         )
         program.option([f"--{one.arg}", f"--{one.arg.replace('_', '-')}"], row)
-    if arguments.kwarg or arguments.vararg:
+    if found.node.args.kwarg or found.node.args.vararg:
         program.strict = False

@@ -6,7 +6,7 @@ import ast
 
 from fdl.programs.source.interpret import Definition, Thing
 from fdl.programs.source.parsers import Parser
-from fdl.programs.source.records import annotation, default_of, fields
+from fdl.programs.source.records import annotation, parameters, settable
 from fdl.programs.source.rows import COMPUTED, Program, Row
 
 TYPE_CHECKING = False
@@ -101,12 +101,8 @@ class TypedParser(Parser):
         interpreter = self._interpreter
         node = found.node
         if isinstance(node, ast.ClassDef) and _is_record(node):
-            for field, module in fields(found, interpreter, self.program, 0):
-                name = ast.unparse(field.target)
-                value, help_, init = default_of(field.value, module, interpreter)
-                row = Row(default=value, help=help_, place=module.place(field))
-                if init is not False:
-                    self._named(f"{prefix}{name}", field.annotation, module, row, depth)
+            for name, field, module, row in settable(found, interpreter, self.program):
+                self._named(f"{prefix}{name}", field.annotation, module, row, depth)
             return
         if isinstance(node, ast.ClassDef):
             bodies = [one for one in node.body if isinstance(one, ast.FunctionDef)]
@@ -116,15 +112,11 @@ class TypedParser(Parser):
             if constructor is None:
                 return
             node, bound = constructor, 1
-        arguments = node.args
-        names = arguments.args[bound:]
-        defaults: list[ast.expr | None] = [None] * (len(names) - len(arguments.defaults))
-        defaults += [*arguments.defaults, *arguments.kw_defaults]
-        for one, default in zip([*names, *arguments.kwonlyargs], defaults, strict=False):
+        for one, default in parameters(node, bound):
             value = ... if default is None else interpreter.value(default, {}, found.module)
             row = Row(default=value, place=found.module.place(one))
             self._named(f"{prefix}{one.arg}", one.annotation, found.module, row, depth)
-        if arguments.vararg or arguments.kwarg:
+        if node.args.vararg or node.args.kwarg:
             self.program.strict = False
 
     def _named(

@@ -19,7 +19,6 @@ from fdl.programs.source import (
     hydra,
     jsonargparse,
     records,
-    simple,
     tyro,
 )
 from fdl.programs.source.interpret import Interpreter, Thing
@@ -113,13 +112,11 @@ class _Reader:
             "*.ArgumentParser": self._parser,
             "jsonargparse.ArgumentParser": self._typed,
             **dict.fromkeys(("jsonargparse.CLI", "jsonargparse.auto_cli"), self._typed_cli),
-            "simple_parsing.ArgumentParser": self._simple_parser,
             "*.HfArgumentParser": self._of_classes,
             "*.TrlParser": self._of_classes,
             "tyro.cli": partial(self._tyro, tyro.Reader.cli),
             "tyro.extras.subcommand_cli_from_dict": partial(self._tyro, tyro.Reader.commands),
             "tyro.extras.overridable_config_cli": partial(self._tyro, tyro.Reader.commands),
-            "simple_parsing.parse": partial(self._declared, partial(_of_record, records.SIMPLE)),
             "fire.Fire": self._fire,
             "*.Typer": self._typer,
             "typer.run": partial(self._declared, commands.signature),
@@ -155,9 +152,6 @@ class _Reader:
             self._keep(parser)
         return COMPUTED
 
-    def _simple_parser(self, call: Call) -> Thing:
-        return self._keep(simple.SimpleParser(call, self._interpreter))
-
     def _of_classes(self, call: Call) -> Thing:
         parser = self._keep(new_parser(call))
         node = next(iter(call.node.args), None) or next(
@@ -169,7 +163,7 @@ class _Reader:
             if found is None:
                 parser.program.strict = False
             else:
-                records.declare(parser.program, found, self._interpreter, records.HUGGING_FACE)
+                records.declare(parser.program, found, self._interpreter)
         return parser
 
     def _declared(self, declare: Declare, call: Call) -> object:
@@ -211,16 +205,6 @@ class _Reader:
         program.style, program.strict = "keyvalue", False
         self._keep(Parser(program, rank=1))
         return COMPUTED
-
-
-def _of_record(rules: str, program: Program, found: Definition, interpreter: Interpreter) -> None:
-    """The fields of a class, or the parameters of a function."""
-    if isinstance(found.node, ast.FunctionDef):
-        commands.signature(program, found, interpreter)
-    elif rules == records.SIMPLE:
-        simple.declare_simple(program, found, interpreter)
-    else:
-        records.declare(program, found, interpreter, rules)
 
 
 def _packages(level: Level) -> list[str]:

@@ -1,4 +1,4 @@
-"""Dataclasses whose fields become options: HfArgumentParser and simple-parsing."""
+"""Dataclasses whose fields become options of HfArgumentParser, and what annotations say."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from fdl.programs.source.interpret import Definition, Interpreter
     from fdl.programs.source.source import Module
-
-HUGGING_FACE, SIMPLE = "hugging face", "simple-parsing"
 
 _TYPES = {"str": "string", "int": "int", "float": "float", "bool": "bool", "Path": "path",
     "PurePath": "path", "PurePosixPath": "path",
@@ -49,93 +47,11 @@ class Annotation(Record):
     nargs: int | None = None
 
 
-def declare(
-    program: Program, found: Definition, interpreter: Interpreter, rules: str, prefix: str = ""
-) -> None:
-    """Add the fields of a dataclass and of its base classes as options.
-
-    Args:
-        program: Receives them.
-        found: The class.
-        interpreter: Knows other classes and values.
-        rules: How the library spells flags.
-        prefix: Of nested classes: ``optimizer.``.
-    """
-    for node, module in fields(found, interpreter, program, 0):
-        name = node.target.id if isinstance(node.target, ast.Name) else ""
-        text = ast.unparse(node.annotation)
-        if not name or "ClassVar" in text or "InitVar" in text:
-            continue
+def declare(program: Program, found: Definition, interpreter: Interpreter) -> None:
+    """Add the fields of a dataclass and of its base classes as options of HfArgumentParser."""
+    for name, node, module, row in settable(found, interpreter, program):
         said = annotation(node.annotation, module, interpreter)
-        if rules == SIMPLE and (chosen := _chosen(node, module, interpreter)):
-            _add_chosen(program, prefix + name, chosen, interpreter, module.place(node))
-            continue
-        nested = _nested(said, module, interpreter) if rules != HUGGING_FACE else None
-        if nested is not None and prefix.count(".") < 4:
-            declare(program, nested, interpreter, rules, f"{prefix}{name}.")
-            continue
-        default, help_, init = default_of(node.value, module, interpreter)
-        if init is not False:
-            place = module.place(node)
-            aliases = _aliases(node.value, module, interpreter)
-            _add(program, prefix + name, said, default, help_, place, rules, aliases)
-
-
-def _classes(
-    node: ast.expr, module: Module, interpreter: Interpreter
-) -> dict[str, Definition | None]:
-    """The classes of a union, by the words that choose them; empty for another annotation."""
-    parts = list(alternatives(node))
-    if isinstance(node, ast.Subscript) and module.origin(node.value).endswith("Union"):
-        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    found: dict[str, Definition | None] = {}
-    for one in parts:
-        is_none = isinstance(one, ast.Constant) and one.value is None
-        nested = (
-            None if is_none else _nested(annotation(one, module, interpreter), module, interpreter)
-        )
-        if nested is None and not is_none:
-            return {}
-        found[nested.node.name if nested else "none"] = nested
-    return found if any(found.values()) and len(found) > 1 else {}
-
-
-def _chosen(
-    node: ast.AnnAssign, module: Module, interpreter: Interpreter
-) -> tuple[bool, dict[str, Definition | None]] | None:
-    """Whether words choose a class as an option, and the classes by these words; None if not."""
-    call = node.value
-    if isinstance(call, ast.Call) and call.args:
-        kind = module.origin(call.func).rpartition(".")[2]
-        table = call.args[0]
-        if kind in ("subgroups", "subparsers") and isinstance(table, ast.Dict):
-            words = [interpreter.value(key, {}, module) for key in table.keys]
-            found = [interpreter.definition(one, module) for one in table.values]
-            return kind == "subgroups", dict(zip(map(str, words), found, strict=True))
-    classes = _classes(node.annotation, module, interpreter)
-    made = {one.node.name.lower(): one for one in classes.values() if one is not None}
-    return (False, {**made}) if made else None
-
-
-def _add_chosen(
-    program: Program,
-    name: str,
-    chosen: tuple[bool, dict[str, Definition | None]],
-    interpreter: Interpreter,
-    place: str,
-) -> None:
-    """Add classes of which the program takes one: by an option, or each as a subcommand."""
-    by_option, classes = chosen
-    if by_option:
-        program.option([f"--{name}"], Row(choices=list(classes), default=COMPUTED, place=place))
-        # Which of the options below it are taken depends on the choice.
-        program.strict = False
-    for word, found in classes.items():
-        inner = program if by_option else program.commands.setdefault(word, Program())
-        if found is None:
-            inner.strict = False
-        else:
-            declare(inner, found, interpreter, SIMPLE, f"{name}." if by_option else "")
+        _add(program, name, said, row, _aliases(node.value, module, interpreter))
 
 
 def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Annotation:
@@ -228,19 +144,6 @@ def members(node: ast.expr, module: Module, interpreter: Interpreter) -> list[tu
     ]
 
 
-def _nested(said: Annotation, module: Module, interpreter: Interpreter) -> Definition | None:
-    if said.inner is None or said.choices or said.many:
-        return None
-    found = interpreter.definition(said.inner, module)
-    is_class = found is not None and isinstance(found.node, ast.ClassDef)
-    return found if is_class and found and _is_record(found.node) else None
-
-
-def _is_record(node: ast.AST) -> bool:
-    decorators = [ast.unparse(one) for one in getattr(node, "decorator_list", [])]
-    return any("dataclass" in one or "define" in one for one in decorators)
-
-
 def fields(
     found: Definition, interpreter: Interpreter, program: Program, depth: int
 ) -> list[tuple[ast.AnnAssign, Module]]:
@@ -266,7 +169,30 @@ def fields(
     return list(made.values())
 
 
-def default_of(
+def settable(
+    found: Definition, interpreter: Interpreter, program: Program
+) -> Iterator[tuple[str, ast.AnnAssign, Module, Row]]:
+    """The fields that the constructor takes, each with its default, help and place as a row.
+
+    A field without a default has ``...``.
+    """
+    for node, module in fields(found, interpreter, program, 0):
+        name = node.target.id if isinstance(node.target, ast.Name) else ""
+        text = ast.unparse(node.annotation)
+        value, help_, init = _default_of(node.value, module, interpreter)
+        if name and "ClassVar" not in text and "InitVar" not in text and init is not False:
+            yield name, node, module, Row(default=value, help=help_, place=module.place(node))
+
+
+def parameters(node: ast.FunctionDef, bound: int = 0) -> list[tuple[ast.arg, ast.expr | None]]:
+    """The parameters of a function, each with its default; the first ``bound`` are given."""
+    names = [*node.args.posonlyargs, *node.args.args]
+    defaults: list[ast.expr | None] = [None] * (len(names) - len(node.args.defaults))
+    pairs = [*zip(names, [*defaults, *node.args.defaults], strict=True)]
+    return [*pairs[bound:], *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)]
+
+
+def _default_of(
     node: ast.expr | None, module: Module, interpreter: Interpreter
 ) -> tuple[Any, object, object]:
     """The default (``...`` for none), the help text, and whether it is set by the constructor."""
@@ -306,38 +232,22 @@ def _add(
     program: Program,
     name: str,
     said: Annotation,
-    default: Any,
-    help_: object,
-    place: str,
-    rules: str,
+    row: Row,
     aliases: Sequence[str] = (),
 ) -> None:
     dashed = name.replace("_", "-")
-    spellings = [f"--{name}"]
-    if rules == HUGGING_FACE and dashed != name:
-        spellings.append(f"--{dashed}")
-    spellings += aliases
-    off: list[str] = []
-    if said.type == "bool" and not said.many:
-        if rules == HUGGING_FACE and default is True:
-            off = [f"--no_{name}", f"--no-{dashed}"] if dashed != name else [f"--no_{name}"]
-        elif rules == SIMPLE:
-            off = [f"--no{name}"]
+    spellings = list(dict.fromkeys((f"--{name}", f"--{dashed}")))
+    is_flag = said.type == "bool" and not said.many
+    negatives = [f"--no_{name}", f"--no-{dashed}"][: len(spellings)]
     # HfArgumentParser takes a word for such an option, and true without a word.
-    by_word = rules == HUGGING_FACE and said.type == "bool" and said.optional and not said.many
-    row = Row(
-        type="string" if by_word else said.type,
-        default=None if default is ... else default,
-        choices=said.names if said.names and rules == SIMPLE else said.choices,
-        help=help_ if isinstance(help_, str) else "",
-        many=said.many,
-        nargs="?"
-        if by_word
-        else (said.nargs or ("+" if rules == HUGGING_FACE else "*") if said.many else None),
-        required=default is ... and not said.optional,
-        negatives=off,
-        place=place,
-        doubtful=said.doubtful,
-        words={"false": "false"} if by_word else {},
-    )
-    program.option(spellings, row)
+    by_word = is_flag and said.optional
+    has_default = row.default is not ...
+    row.negatives = negatives if is_flag and row.default is True else []
+    row.type, row.choices = "string" if by_word else said.type, said.choices
+    row.help = row.help if isinstance(row.help, str) else ""
+    row.required = not has_default and not said.optional
+    row.default = row.default if has_default else None
+    row.many, row.doubtful = said.many, said.doubtful
+    row.nargs = "?" if by_word else (said.nargs or "+" if said.many else None)
+    row.words = {"false": "false"} if by_word else {}
+    program.option([*spellings, *aliases], row)

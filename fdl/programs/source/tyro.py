@@ -7,7 +7,7 @@ import re
 
 from fdl.base.light_record import Record
 from fdl.programs.source.interpret import Definition
-from fdl.programs.source.records import alternatives, default_of, fields, members
+from fdl.programs.source.records import alternatives, members, parameters, settable
 from fdl.programs.source.rows import COMPUTED, Program, Row
 
 TYPE_CHECKING = False
@@ -136,13 +136,8 @@ class Reader:
         if isinstance(found.node, ast.FunctionDef):
             self._parameters(program, found.node, found.module, prefix, marks)
             return
-        for node, module in fields(found, self._interpreter, program, 0):
-            name = node.target.id if isinstance(node.target, ast.Name) else ""
-            text = ast.unparse(node.annotation)
-            value, help_, init = default_of(node.value, module, self._interpreter)
-            if name and "ClassVar" not in text and "InitVar" not in text and init is not False:
-                row = Row(default=value, help=help_, place=module.place(node))
-                self._field(program, f"{prefix}{name}", node.annotation, module, row, marks, depth)
+        for name, node, module, row in settable(found, self._interpreter, program):
+            self._field(program, f"{prefix}{name}", node.annotation, module, row, marks, depth)
 
     def _parameters(
         self,
@@ -152,19 +147,15 @@ class Reader:
         prefix: str,
         marks: frozenset[str],
     ) -> None:
-        arguments = node.args
-        positional = [*arguments.posonlyargs, *arguments.args]
-        missing = len(positional) - len(arguments.defaults)
-        defaults = [None] * missing + [*arguments.defaults] + [*arguments.kw_defaults]
-        for one, default in zip([*positional, *arguments.kwonlyargs], defaults, strict=True):
+        for one, default in parameters(node):
             value = ... if default is None else self._interpreter.value(default, {}, module)
             row = Row(default=value, place=module.place(one))
             if one.annotation is None:
                 program.strict = False
                 continue
-            inner = marks | {"Positional"} if one in arguments.posonlyargs else marks
+            inner = marks | {"Positional"} if one in node.args.posonlyargs else marks
             self._field(program, f"{prefix}{one.arg}", one.annotation, module, row, inner, 0)
-        if arguments.vararg or arguments.kwarg:
+        if node.args.vararg or node.args.kwarg:
             program.strict = False
 
     def _field(

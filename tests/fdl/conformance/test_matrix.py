@@ -22,7 +22,7 @@ LIBRARIES = libraries()
 FILES = files()
 IMPORTS = {"HfArgumentParser": "import transformers.hf_argparser\n"}
 # Of these, the first kind is tried each day; the others import for a second.
-DAILY = ("argparse", "click", "Typer", "tyro", "absl", "Fire", "jsonargparse", "simple-parsing")
+DAILY = ("argparse", "click", "Typer", "tyro", "absl", "Fire", "jsonargparse")
 
 
 @pytest.fixture

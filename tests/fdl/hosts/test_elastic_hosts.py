@@ -1,4 +1,4 @@
-"""``fdl --on HOST,HOST train --elastic``: a host is lost, and the others train on."""
+"""``fdl --on HOST,HOST train --ranks 1 --elastic``: a host is lost, and the others train on."""
 
 from __future__ import annotations
 
@@ -79,4 +79,4 @@ def test_a_lost_host_does_not_end_the_training(two: Hosts, project: Make) -> Non
 def test_elastic_ranks_are_offered_where_all_hosts_can_have_them(two: Hosts, project: Make) -> None:
     code, _, err = two.fdl("plan", "--on", "alpha,beta", "train", cwd=project(TRAIN))
     assert code == 0, err
-    assert "all hosts have torchft: with --elastic, one may be lost" in err
+    assert "all hosts have torchft: with `--ranks 1 --elastic`, one may be lost" in err

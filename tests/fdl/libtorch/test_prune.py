@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 
 import pytest
 
-from fdl.libtorch.install import install, prune
+from fdl.libtorch.install import install
 from fdl.libtorch.sources import Wanted, local_archive
 from fdl.libtorch.store import Store
 from tests.fdl.libtorch.archives import torch_wheel
@@ -40,35 +39,27 @@ def part(at):
     return make
 
 
-def test_only_parts_that_a_later_call_can_use_are_kept(at, part, libtorch):
+@pytest.fixture
+def install_other(at, tmp_path):
+    """Install something that needs none of the parts."""
+    wheel = torch_wheel(tmp_path / "wheels", "2.14.1+cpu")
+    return lambda: install(at, local_archive(wheel, Wanted()), activate=False)
+
+
+def test_an_installation_keeps_only_parts_that_a_later_call_can_use(at, part, install_other):
     kept = part("url-kept", 5, days=29)
     wheels = at.cache / "downloads/wheel-cpu/torch-2.14.1"
     wheels.mkdir(parents=True)
     (wheels / "torch-2.14.1.whl").write_bytes(b"whole")
     gone = [part("no-journal", None), part("too-short", 7), part("old", 5, days=31)]
-    names = sorted(one.name for one in gone)
-    assert [name for name, _ in prune(at, dry_run=True)] == names
-    assert all(one.exists() for one in gone)
-    done = libtorch("prune", "--global")
-    assert re.fullmatch("".join(f"removed {name}, \\d+ bytes\n" for name in names), done.out)
+    assert install_other().fresh
     assert not any(one.exists() for one in gone)
     assert kept.exists()
     assert wheels.exists()
-    assert "nothing to remove" in libtorch("prune", "--global").err
-    assert libtorch("prune", "--global", "--all").exit == 0
-    assert not kept.exists()
 
 
-def test_what_another_process_works_on_is_left_alone(at, part):
+def test_what_another_process_works_on_is_left_alone(at, part, install_other):
     busy = part("archive-cpu", None)
     with at.hold("archive-cpu", "installing"):
-        assert prune(at, everything=True) == []
+        assert install_other().fresh
     assert busy.exists()
-    assert prune(at) == [("archive-cpu", 5)]
-
-
-def test_an_installation_removes_old_parts(at, part, tmp_path):
-    old = part("old", 5, days=31)
-    wheel = torch_wheel(tmp_path / "wheels", "2.14.1+cpu")
-    assert install(at, local_archive(wheel, Wanted()), activate=False).fresh
-    assert not old.exists()

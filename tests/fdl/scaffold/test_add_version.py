@@ -20,7 +20,8 @@ def lock(version, name="uv.lock"):
 def installed(version):
     return {
         ".venv/pyvenv.cfg": "home = /usr/bin\n",
-        f".venv/lib/python3.11/site-packages/flodl-{version}.dist-info/METADATA": "",
+        f".venv/lib/python3.11/site-packages/flodl-{version}.dist-info/METADATA": "Name: flodl\n"
+        f"Version: {version}\n",
     }
 
 

@@ -125,7 +125,6 @@ class Settings(Base):
     ("module", "parse", "negatives"),
     [
         ("tyro", "tyro.cli(Settings)", ("--no-use-amp",)),
-        ("simple_parsing", "simple_parsing.parse(Settings)", ("--nouse_amp",)),
         ("os", "HfArgumentParser(dataclass_types=Settings).parse_args_into_dataclasses()", ()),
     ],
 )
