@@ -35,7 +35,7 @@ SLOW = (
     "adopt.md", "clusters.md", "cpp-and-rust.md", "elastic.md", "libtorch.md", "runs.md",
     "runs-more.md", "sweeps.md", "tokenizers.md", "trackers.md", "trained-model.md",
 )  # fmt: skip
-"""They compile a program, install libtorch, import torch or MLflow, or run a sweep or many commands."""
+"""They compile a program, install libtorch, import torch or MLflow, or run many commands."""
 BLOCK = re.compile(r"^```(\w+)(?: +(\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
