@@ -142,7 +142,7 @@ def _segment(size: int) -> int:
 
 
 @final
-class GpuMeter(TorchDispatchMode):
+class GpuMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the storages that operations make on a device, until it is left.
 
     Args:
@@ -150,7 +150,7 @@ class GpuMeter(TorchDispatchMode):
     """
 
     def __init__(self, device: torch.device) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] - torch has no types here
+        super().__init__()  # type: ignore[no-untyped-call]
         self._kind = device.type
         self._allocator = Allocator()
         self._seen: dict[int, tuple[int, int]] = {}
