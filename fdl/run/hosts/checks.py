@@ -326,7 +326,7 @@ def show(checked: Checked, connections: Sequence[Connection], *, always: bool) -
     output.console(stderr=True).print(table(rows, heads, wrap=(3,)))
     if len(connections) > 1 and all(_could_be_elastic(one.facts) for one in connections):
         output.note(
-            "all hosts have torchft: with `--ranks 1 --elastic`, one may be lost while the others train"
+            "all hosts have torchft: with `--ranks 1 --elastic`, one may be lost during training"
         )
     for each in checked.findings:
         output.hint(f"{each.host}: {each.next}")

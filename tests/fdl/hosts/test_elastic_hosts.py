@@ -79,4 +79,6 @@ def test_a_lost_host_does_not_end_the_training(two: Hosts, project: Make) -> Non
 def test_elastic_ranks_are_offered_where_all_hosts_can_have_them(two: Hosts, project: Make) -> None:
     code, _, err = two.fdl("plan", "--on", "alpha,beta", "train", cwd=project(TRAIN))
     assert code == 0, err
-    assert "all hosts have torchft: with `--ranks 1 --elastic`, one may be lost" in err
+    assert (
+        "all hosts have torchft: with `--ranks 1 --elastic`, one may be lost during training" in err
+    )
