@@ -184,7 +184,8 @@ def _filled(
         start = is_start_for(family_of(config).finder, stored.tensors, config.prefix)
         head_init = "random" if start else None
     elif head_init is None and kind.labelled:
-        head_init = None if {*map(asked.get, LABEL_FIELDS)} == {None} else "random"
+        named = any(asked.get(name) is not None for name in LABEL_FIELDS)
+        head_init = "random" if named else None
     report = fill(
         graph,
         stored,
