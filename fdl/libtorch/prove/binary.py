@@ -262,14 +262,26 @@ _OWN_OLD_STRING = re.compile(rb"\0_ZNK?(?:3c10|2at|5torch)[^\0]*(?:E|RK)Ss")
 
 
 @dataclass(frozen=True, slots=True)
+class SymbolVersion:
+    """A version of symbols that a library needs, such as ``GLIBC_2.28`` of ``libc.so.6``."""
+
+    file: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class Binary:
     """The facts in the headers of a library file.
 
     Attributes:
         format: Its format; nothing is read of a file that is not ELF.
         processor: ``x86_64``, ``arm64`` …; empty if unknown.
+        soname: The name it is loaded under; empty without one.
         needed: Names of the libraries it is linked to.
-        needs: Symbol versions that must be available, such as ``GLIBC_2.28``.
+        rpath: Folders that are searched for these before the user's; as written, with ``$ORIGIN``.
+        runpath: Folders that are searched for these after the user's; replaces ``rpath``.
+        needs: Symbol versions that must be available.
+        offers: Symbol versions that it defines.
         abi: The layout of C++ strings in its symbols; empty if no symbol shows it.
         code: GPU code: sets of images, and the number of translation units with exactly that set.
         unjudged: Pieces of GPU code that are neither machine code nor PTX.
@@ -280,8 +292,12 @@ class Binary:
     path: Path
     format: Literal["elf", "unknown"] = "unknown"
     processor: str = ""
+    soname: str = ""
     needed: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    needs: tuple[SymbolVersion, ...] = ()
+    offers: frozenset[str] = frozenset()
     abi: Abi = ""
     code: Mapping[Container, int] = field(default_factory=dict)
     unjudged: int = 0
@@ -325,6 +341,7 @@ def _elf(path: Path, stream: IO[bytes], data: mmap.mmap) -> Binary:
     sections = {one.name: one for one in map(elf.get_section, range(count))}
     linked = _fat_binaries(sections.get(".nv_fatbin"), data)
     relocatable = _fat_binaries(sections.get("__nv_relfatbin"), data)
+    tags = _dynamic(sections.get(".dynamic"))
     damage = (*linked.damage, *relocatable.damage)
     problem = f"its GPU code is damaged {'; '.join(damage)}" if damage else ""
     if not sections:
@@ -333,8 +350,12 @@ def _elf(path: Path, stream: IO[bytes], data: mmap.mmap) -> Binary:
         path,
         "elf",
         _PROCESSORS.get(machine, machine.removeprefix("EM_").lower()),
-        needed=tuple(_needed(sections.get(".dynamic"))),
+        soname="".join(tags.get("soname", ())[:1]),
+        needed=tuple(tags.get("needed", ())),
+        rpath=_folders(tags.get("rpath", ())),
+        runpath=_folders(tags.get("runpath", ())),
         needs=tuple(_needs(sections.get(".gnu.version_r"))),
+        offers=frozenset(_offers(sections.get(".gnu.version_d"))),
         abi=_abi(sections.get(".dynstr"), data),
         code=united(linked, relocatable),
         unjudged=linked.unjudged + relocatable.unjudged,
@@ -350,20 +371,38 @@ def _fat_binaries(section: Any, data: Buffer) -> Section:
     return walk(data, begin, begin + section["sh_size"])
 
 
-def _needed(section: Any) -> Iterator[str]:
-    if section is not None:
-        tags = islice(section.iter_tags("DT_NEEDED"), _MOST_ENTRIES)
-        yield from (tag.needed for tag in tags)
+def _dynamic(section: Any) -> dict[str, list[str]]:
+    """The texts of the dynamic section, by kind of tag."""
+    found: dict[str, list[str]] = {}
+    if section is None:
+        return found
+    for tag in islice(section.iter_tags(), _MOST_ENTRIES):
+        for kind in ("needed", "soname", "rpath", "runpath"):
+            if hasattr(tag, kind):
+                found.setdefault(kind, []).append(getattr(tag, kind))
+    return found
 
 
-def _needs(section: Any) -> Iterator[str]:
+def _folders(values: list[str] | tuple[()]) -> tuple[str, ...]:
+    return tuple(folder for value in values for folder in value.split(":") if folder)
+
+
+def _needs(section: Any) -> Iterator[SymbolVersion]:
     if section is None:
         return
     libraries = islice(section.iter_versions(), _MOST_ENTRIES)
-    needs = (one for _, versions in libraries for one in versions)
-    for one in islice(needs, _MOST_ENTRIES):
+    needs = ((library.name, one) for library, versions in libraries for one in versions)
+    for file, one in islice(needs, _MOST_ENTRIES):
         # The loader ignores weak needs that are not met.
         if not one["vna_flags"] & _WEAK:
+            yield SymbolVersion(file, one.name)
+
+
+def _offers(section: Any) -> Iterator[str]:
+    if section is None:
+        return
+    for _, names in islice(section.iter_versions(), _MOST_ENTRIES):
+        for one in islice(names, 1):
             yield one.name
 
 

@@ -204,7 +204,7 @@ class Facts:
         The prefix is ``GLIBC``, ``GLIBCXX`` or ``CXXABI``. Empty if no library needs any.
         """
         wanted = re.compile(rf"{prefix}_(\d+(?:\.\d+)*)\Z")
-        needs = (need for one in self.libraries for need in one.needs)
+        needs = (need.version for one in self.libraries for need in one.needs)
         found = [match[1] for match in map(wanted.match, needs) if match]
         return max(found, key=numbers, default="")
 

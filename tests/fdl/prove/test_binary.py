@@ -1,7 +1,6 @@
 """Libraries of the host: C++ ABI, symbol versions, run paths, and files that are none."""
 
 import importlib.util
-import os
 import re
 import subprocess
 import sys
@@ -27,9 +26,6 @@ extern "C" const char* hello() { static auto kept = c10::greet("hello"); return 
 """
 
 
-PATH = {"PATH": os.environ["PATH"]}
-
-
 def written(folder, name, text):
     file = folder / name
     file.write_text(text)
@@ -42,7 +38,7 @@ def test_the_cxx_abi_is_read_from_the_names_of_symbols(tmp_path, flag, abi):
     source = written(tmp_path, "greet.cpp", GREETING)
     file = compile_library(tmp_path / "libgreet.so", f"-D_GLIBCXX_USE_CXX11_ABI={flag}", source)
     found = read(file)
-    assert (found.abi, found.problem) == (abi, "")
+    assert (found.abi, found.problem, found.soname) == (abi, "", "libgreet.so")
 
 
 @linux
@@ -82,6 +78,33 @@ def test_libraries_of_both_abis_cannot_work_together(tmp_path, fdl):
 
 
 @linux
+def test_run_paths_and_needs_are_read_as_they_are_written(tmp_path):
+    source = written(tmp_path, "c.c", "int one() { return 1; }")
+    base = compile_library(tmp_path / "libbase.so", source)
+    new = compile_library(
+        tmp_path / "libnew.so",
+        "-Wl,--no-as-needed",
+        base,
+        "-Wl,--enable-new-dtags,-rpath,$ORIGIN:/opt/there",
+    )
+    old = compile_library(
+        tmp_path / "libold.so", "-Wl,--no-as-needed", base, "-Wl,--disable-new-dtags,-rpath,$ORIGIN"
+    )
+    assert read(new).runpath == ("$ORIGIN", "/opt/there")
+    assert read(new).rpath == ()
+    assert read(old).rpath == ("$ORIGIN",)
+    assert "libbase.so" in read(new).needed
+
+
+@linux
+def test_symbol_versions_that_are_defined_are_offered(tmp_path):
+    source = written(tmp_path, "c.c", "int one() { return 1; }")
+    script = written(tmp_path, "versions", "KIT_1.0 { global: one; local: *; };\nKIT_1.2 {};\n")
+    file = compile_library(tmp_path / "libkit.so", source, f"-Wl,--version-script={script}")
+    assert {"KIT_1.0", "KIT_1.2"} <= read(file).offers
+
+
+@linux
 def test_what_is_needed_is_found_beside_on_run_paths_and_in_the_system(tmp_path):
     source = written(tmp_path, "c.c", "int one() { return 1; }")
     far = tmp_path / "far"
@@ -96,11 +119,11 @@ def test_what_is_needed_is_found_beside_on_run_paths_and_in_the_system(tmp_path)
     main = (lib / "libmain.so", "-Wl,--no-as-needed", hidden, beside, "-lm")
     # The older kind of run path also counts for what the libraries found there need.
     compile_library(*main, "-Wl,--disable-new-dtags,-rpath,$ORIGIN/../far")
-    assert links(facts_of(tmp_path).libraries, PATH).missing == ()
+    assert links(facts_of(tmp_path).libraries, {}).missing == ()
     compile_library(*main, "-Wl,--enable-new-dtags,-rpath,$ORIGIN/../far")
-    found = links(facts_of(tmp_path).libraries, PATH)
-    assert found.missing == (Missing("libdeep.so", "libmain.so", essential=True),)
-    assert links(facts_of(tmp_path).libraries, {**PATH, "LD_LIBRARY_PATH": str(far)}).missing == ()
+    found = links(facts_of(tmp_path).libraries, {})
+    assert found.missing == (Missing("libdeep.so", "libhidden.so", essential=True),)
+    assert links(facts_of(tmp_path).libraries, {"LD_LIBRARY_PATH": str(far)}).missing == ()
 
 
 @linux
@@ -112,7 +135,7 @@ def test_what_libtorch_does_not_load_itself_is_missed_less(tmp_path):
     compile_library(lib / "libtorch.so", source)
     compile_library(lib / "libtorch_cuda_linalg.so", "-Wl,--no-as-needed", gone)
     gone.unlink()
-    found = links(facts_of(tmp_path).libraries, PATH)
+    found = links(facts_of(tmp_path).libraries, {})
     assert found.missing == (
         Missing("libcusolver.so.11", "libtorch_cuda_linalg.so", essential=False),
     )
@@ -128,11 +151,11 @@ def test_a_symbol_version_that_the_library_found_does_not_have_is_unmet(tmp_path
     older = written(tmp_path, "older", "KIT_1.0 { global: one; };")
     kit = compile_library(lib / "libkit.so", source, f"-Wl,--version-script={newer}")
     compile_library(lib / "libuser.so", user, kit)
-    assert links(facts_of(tmp_path).libraries, PATH).unmet == ()
+    assert links(facts_of(tmp_path).libraries, {}).unmet == ()
     compile_library(kit, source, f"-Wl,--version-script={older}")
-    (unmet,) = links(facts_of(tmp_path).libraries, PATH).unmet
-    assert (unmet.version, unmet.needed_by) == ("KIT_2.0", "libuser.so")
-    assert unmet.provider == kit
+    (unmet,) = links(facts_of(tmp_path).libraries, {}).unmet
+    assert (unmet.need.version, unmet.need.file) == ("KIT_2.0", "libkit.so")
+    assert (unmet.needed_by, unmet.provider) == ("libuser.so", kit)
 
 
 @linux
@@ -143,7 +166,7 @@ def test_libraries_of_the_nvidia_driver_are_not_missing_from_libtorch(tmp_path):
     lib.mkdir()
     compile_library(lib / "libuser.so", "-Wl,--no-as-needed", driver)
     driver.unlink()
-    found = links(facts_of(tmp_path).libraries, PATH)
+    found = links(facts_of(tmp_path).libraries, {})
     assert (found.missing, found.driver) == ((), ("libnvcuvid.so.1",))
 
 
@@ -214,8 +237,8 @@ def test_a_mutated_library_never_crashes_the_reader(tmp_path, data):
     facts = facts_of(damaged.parent)
     (library,) = facts.libraries
     assert library.problem or library.format == "elf"
-    assert links(facts.libraries, PATH) is not None
-    assert links(facts.libraries, {"PATH": str(tmp_path)}) is None
+    lost = {one.name for one in links(facts.libraries, {}).missing}
+    assert lost <= set(library.needed)
 
 
 # The real torch of this environment.
