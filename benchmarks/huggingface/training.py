@@ -99,7 +99,7 @@ def _first_loss(folder: Path, texts: Sequence[str], labels: Sequence[int]) -> fl
 
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     assert model.tokenizer is not None
-    batch = model.tokenizer.encode(list(texts[:_BATCH]))
+    batch = model.tokenizer(list(texts[:_BATCH]), padding=True, return_tensors="pt")
     return float(model.compute_loss(batch, torch.tensor(labels[:_BATCH])).detach())
 
 
