@@ -225,7 +225,7 @@ def of_published(directory: Path) -> list[str]:
         same = digest(directory) == digest(out)
         left_out = stored_names(directory) - stored_names(out)
     first, second, third = vectors[:3]
-    lengths = encoder.tokenizer.encode(texts).lengths
+    lengths = encoder.tokenizer(texts, return_length=True)["length"]
     return [
         "| what | found |",
         "|---|---|",
@@ -234,7 +234,7 @@ def of_published(directory: Path) -> list[str]:
         f"| how it makes vectors | {encoder.settings.pooling}, "
         f"{'normalised' if encoder.settings.normalize else 'not normalised'}, cut to "
         f"{encoder.settings.max_length} tokens |",
-        f"| texts | {len(texts)}, of {int(lengths.min())} to {int(lengths.max())} tokens |",
+        f"| texts | {len(texts)}, of {min(lengths)} to {max(lengths)} tokens |",
         f"| vectors, largest difference | {apart:.1e} (at most {TOLERANCE:.0e}) |",
         f"| cosine of “{_SENTENCES[0]}” and “{_SENTENCES[1]}” | {float(first @ second):.2f} |",
         f"| cosine of “{_SENTENCES[0]}” and “{_SENTENCES[2]}” | {float(first @ third):.2f} |",
