@@ -218,6 +218,7 @@ class Plan(Record):
             "stop_timeout": self.stop_timeout,
             "grace": self.grace,
             "depends": self.depends,
+            "elastic": self.elastic,
             "record": None if self.record is None else {"runs": self.record.runs},
             "slurm": {key: one.plain() for each in self.slurm for key, one in each.mapping.items()},
         }

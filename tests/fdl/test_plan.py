@@ -10,7 +10,7 @@ from fdl.plan.value import SCHEMA_VERSION, Flag, Plan
 # What the started program does not learn about itself.
 OUTER = (
     *("confirm", "env", "environment", "launch", "notes", "stop_timeout", "subcommand", "grace"),
-    *("ranks", "depends", "record", "slurm"),
+    *("ranks", "depends", "elastic", "record", "slurm"),
 )
 
 FILES = {

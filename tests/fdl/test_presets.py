@@ -216,7 +216,7 @@ def test_the_plan_reaches_the_program(project, fdl):
     assert (carried["env"], "launch" in carried) == (None, False)
     assert set(Plan.field_names) - set(carried) == {
         *("confirm", "depends", "environment", "given", "grace", "launch", "notes", "ranks"),
-        *("record", "slurm", "stop_timeout", "subcommand"),
+        *("elastic", "record", "slurm", "stop_timeout", "subcommand"),
     }
 
 
