@@ -263,7 +263,6 @@ def test_libtorch_variants(hostile, fdl):
     assert "precompiled/cpu" in out
     assert "builds/cpu" in out
     listed(fdl, "libtorch", "list", "--json")
-    listed(fdl, "libtorch", "prune", "--dry-run")
     assert "precompiled/cpu" in listed(
         fdl, "__complete", "bash", "--", "libtorch", "activate", "precompiled/c"
     )
