@@ -190,6 +190,7 @@ def test_results_are_kept_with_date_and_commit(slow_tests, tmp_path):
     assert slow_tests.stale(list(known)) == ["t.py::test_d", "t.py::test_a"]
 
 
+@pytest.mark.slow
 def test_a_part_that_takes_too_long_is_stopped_with_its_programs(slow_tests, monkeypatch, tmp_path):
     marker = tmp_path / "here"
     (tmp_path / "t.py").write_text(

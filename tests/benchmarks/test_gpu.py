@@ -155,6 +155,7 @@ ON_A_GPU = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=ON_A_GPU)])
 def test_what_ran_on_a_gpu_is_read_from_the_run_of_the_tests(real, tmp_path, monkeypatch):
     if not real:

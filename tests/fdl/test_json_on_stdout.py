@@ -124,6 +124,7 @@ def test_every_command_with_json_is_tried():
     assert tried == {name for name, row in TABLE.items() if "json" in row.get("options", {})}
 
 
+@pytest.mark.slow
 def test_a_project_whose_programs_print_and_that_gives_reason_to_warn(talking, capfd):
     found = documents(capfd)
     assert "fdl.json" in found["list"][1]

@@ -227,6 +227,7 @@ def test_an_error_of_the_data_set_is_the_users_own(cell):
     assert cell("trainer(1).run().join()").error is None, "the kernel goes on"
 
 
+@pytest.mark.slow
 def test_after_a_restart_of_the_kernel_the_run_goes_on(cell):
     cell("handle = trainer(1, 'again').run()")
     run = newest(cell, "again").name

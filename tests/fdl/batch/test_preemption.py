@@ -66,6 +66,7 @@ def restarts(cluster):
     return json.loads(file.read_text())["restarts"]
 
 
+@pytest.mark.slow
 def test_a_foreign_program_gets_the_signal_and_its_job_is_queued_again(program, cluster):
     folder = program(FOREIGN)
     queue = Path(cluster["STAND_IN"])

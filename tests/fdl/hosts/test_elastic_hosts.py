@@ -58,6 +58,7 @@ FILES = {
 }
 
 
+@pytest.mark.slow
 def test_a_lost_host_does_not_end_the_training(two: Hosts, project: Make) -> None:
     folder = project(FILES)
     typed = Typed(two.popen("--on", "alpha,beta", "train", cwd=folder))

@@ -16,6 +16,8 @@ from tests.fdl.hosts.hosts import ROOT, Hosts
 from tests.fdl.hosts.test_hosts import TRAIN, Typed, is_left
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., Path]
 ALPHA = "10.213.77.1"
 

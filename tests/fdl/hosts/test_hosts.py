@@ -153,6 +153,7 @@ def test_nothing_survives_on_a_host_when_fdl_ends(
     wait_for(lambda: not is_left(two, "beta", "fdl"), 60)
 
 
+@pytest.mark.slow
 def test_one_rank_that_fails_ends_all_hosts(two: Hosts, project: Make) -> None:
     folder = project(TRAIN)
     code, out, err = two.fdl("train", "--on", "alpha,beta", "--fail", cwd=folder)

@@ -108,6 +108,7 @@ def test_what_the_lock_does_not_name_is_refused(wheels):
     assert "fdl libtorch install --locked cpu --torch 2.12.0 --source wheel" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_other_bytes_than_the_locked_ones_are_refused(wheels, home, store):
     lock = home / "libtorch.lock"
@@ -170,6 +171,7 @@ def steps_of_the_guide():
                     for line in runs]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wheels")
 @pytest.mark.parametrize(("name", "lines"), [*steps_of_the_guide()])
 def test_the_lines_of_the_guide_install_what_the_lock_names(

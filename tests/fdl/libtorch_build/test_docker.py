@@ -15,6 +15,8 @@ from tests.conftest import Fdl
 from tests.fdl.libtorch_build.docker import Docker
 from tests.fdl.libtorch_build.sources import GIT, make_repository
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 120
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="builds run on Linux")

@@ -21,6 +21,7 @@ from tests.fdl.libtorch_build.sources import GIT, change, git, make_repository, 
 PATIENCE = 120
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="builds run on Linux"),
     *(
         pytest.mark.skipif(shutil.which(tool) is None, reason=f"needs {tool}")

@@ -9,7 +9,7 @@ from fdl.libtorch.prove import facts_of
 from fdl.libtorch.prove.facts import cards_of, cuda_of, images, judge
 from tests.fdl.prove.cuda import KERNEL, library, needs_nvcc, nvcc, nvcc_release, targets
 
-pytestmark = needs_nvcc
+pytestmark = [needs_nvcc, pytest.mark.slow]
 
 
 def sweep(*values):

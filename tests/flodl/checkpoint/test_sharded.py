@@ -18,6 +18,8 @@ from flodl.checkpoint.snapshot import snapshot
 from tests import fork_server
 from tests.rows import each_row
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).parent / "programs" / "sharded.py"
 ALONE = PROGRAM.with_name("sharded_alone.py")
 ROOT = PROGRAM.parents[4]

@@ -61,6 +61,7 @@ def told(request: pytest.FixtureRequest) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_forked_process_streams_with_a_thread_and_processes_of_its_own(told: list[str]) -> None:
     assert told[0] == "[[5, 6, 7, 8, 9], [10, 11, 12, 13, 14]]"
 

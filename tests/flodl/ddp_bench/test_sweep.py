@@ -44,6 +44,7 @@ def check_all(found):
             assert sum(trained) == wanted, (model, mode)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked_spawns")
 @pytest.mark.case("distributed", 60)
 def test_a_model_trains_in_every_mode(tmp_path):

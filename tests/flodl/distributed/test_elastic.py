@@ -184,6 +184,7 @@ def test_without_its_lighthouse_a_training_ends_with_a_checkpoint_and_continues(
     assert proof.samples_once == 240 * record["epochs"]
 
 
+@pytest.mark.slow
 def test_a_rank_ten_times_as_slow_is_not_left_out(elastic: Elastic) -> None:
     first = elastic.start("first", RANKS="2", PACE_MS="2,20")
     elastic.more_epochs("1", 6)

@@ -65,6 +65,7 @@ def test_without_restarts_a_killed_rank_is_named_and_the_last_checkpoint_loads(
         assert int(checkpoint_metadata(training.run / "last.fdl")["epoch"]) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.case("distributed", 45)
 def test_a_rank_that_is_stopped_for_a_while_is_skipped_and_comes_back(tmp_path: Path) -> None:
     ddp = {

@@ -18,6 +18,8 @@ from tests.flodl.ecosystem.networks import (
 )
 from tests.rows import each_row
 
+pytestmark = pytest.mark.slow
+
 TARGETS = ["encoded.scan", "residual.0", "mixed.experts.1", "loop_6.body.0", "map_7", "head"]
 
 

@@ -48,6 +48,7 @@ def test_a_stateless_graph_compiles_as_one_piece_for_any_batch_tags_included(bac
         assert_same(seen, {**expected, "tag": graph.tagged("mixed")})
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DIFFERENTIATES_LOOPS, reason="this torch cannot differentiate a loop")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(

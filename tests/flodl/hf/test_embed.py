@@ -428,6 +428,7 @@ def minilm() -> Path:
     return Path(package.get_model_path())
 
 
+@pytest.mark.slow
 def test_a_published_model_gives_the_vectors_of_the_reference():
     directory = minilm()
     encoder = SentenceTransformer(directory)

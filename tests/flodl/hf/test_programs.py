@@ -62,6 +62,7 @@ def test_a_training_loop_in_pytorch(tmp_path, capsys, monkeypatch, family):
     compare(ours, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["cosine", "euclidean"])
 def test_the_first_calls_of_sentence_transformers(tmp_path, capsys, monkeypatch, function):
     package = importlib.import_module("sentence_transformers")

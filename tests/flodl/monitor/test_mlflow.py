@@ -57,6 +57,7 @@ with open("found.json", "w") as file:
 """
 
 
+@pytest.mark.slow
 def test_a_run_is_in_the_offline_store(tmp_path):
     if importlib.util.find_spec("mlflow") is None:
         pytest.skip("needs mlflow")

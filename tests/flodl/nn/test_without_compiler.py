@@ -72,6 +72,7 @@ def check(program: str) -> None:
         assert calls == ["before", "after"] * 6
 
 
+@pytest.mark.slow
 def test_seven_optimizers_do_the_same_without_loading_the_compiler():
     check(PROGRAM)
 

@@ -113,6 +113,7 @@ def row(package, entry, options, level) -> str:
     return f"| {package} {release} | `{entry}` | {count} | {commands} | {unknown} | {driven} |"
 
 
+@pytest.mark.slow
 def test_the_page_lists_what_is_read_of_real_programs(opened):
     rows = [row(package, entry, options, opened(entry, options))
             for package, entry, options, _ in PROGRAMS]  # fmt: skip
