@@ -58,7 +58,11 @@ class Far:
             elif what == "kill":
                 self._kill()
             elif what == "run":
-                threading.Thread(target=self._run, kwargs=message, daemon=True).start()
+                # What waits must hear signals meanwhile.
+                if message["after"]:
+                    threading.Thread(target=self._run, kwargs=message, daemon=True).start()
+                else:
+                    self._run(**message)
             elif what != "alive":
                 answer = getattr(self, what)
                 threading.Thread(target=self._answer, args=(what, answer, message)).start()
@@ -157,6 +161,8 @@ class Far:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        if after and self._ended.is_set():  # a signal came while it started
+            child.send_signal(signal.SIGTERM)
         for kind, stream in ((b"out", child.stdout), (b"err", child.stderr)):
             threading.Thread(target=self._copy, args=(kind, stream), daemon=True).start()
         threading.Thread(target=self._wait, args=(child, events)).start()

@@ -285,7 +285,11 @@ class _Hosts:
         if self._failed is not None or self.signal:
             return
         if self._elastic and number and self._is_running(self.connections[0]):
-            again = f"fdl --on {self._where.on} {' '.join(self._step.words)}"
+            # The whole command would begin another training.
+            joins = f"{JOIN_VARIABLE}=ADDRESS fdl {' '.join(self._step.words)}"
+            again = (
+                f"{self.connections[number].machine.typed(joins)}; the first host printed ADDRESS"
+            )
             self._say(number, f"it is lost with exit code {code}; the others train on", again)
             return
         self._failed = code

@@ -13,6 +13,7 @@ import math
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fdl.base.protobuf import fields
 from fdl.runs.importing.foreign import Curve, Foreign, UnreadableRunError, moment
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ _LAST_PIECES = (1, 4)
 _HISTORY, _SUMMARY, _CONFIG, _RUN, _EXIT = 2, 3, 5, 17, 18
 """Numbers of the kinds of a record."""
 
-_VARINT, _EIGHT, _TEXT, _FOUR = 0, 1, 2, 5
 _MEDIA = "_type"
 
 
@@ -100,33 +100,8 @@ def _records(data: bytes) -> Iterator[bytes]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Number and content of each field: an integer, or bytes."""
-    place = 0
-    while place < len(data):
-        key, place = _integer(data, place)
-        kind = key & 7
-        if kind == _VARINT:
-            value, place = _integer(data, place)
-            yield key >> 3, value
-            continue
-        if kind == _TEXT:
-            length, place = _integer(data, place)
-        else:
-            length = {_EIGHT: 8, _FOUR: 4}.get(kind, -1)
-        if length < 0 or place + length > len(data):
-            raise ValueError("a field ends after its record")
-        yield key >> 3, data[place : place + length]
-        place += length
-
-
-def _integer(data: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[place]
-        value |= (byte & 0x7F) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 0x80:
-            return value, place
+    """Number and content of each field, whose type follows from the number."""
+    return fields(data)
 
 
 def _items(data: bytes) -> Iterator[_Item]:

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from fdl.base.protobuf import BrokenMessageError, fields
 from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.text.files import TokenizerFiles, flag, reading
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_Field: TypeAlias = "tuple[int, int | bytes]"
 Pieces: TypeAlias = list[tuple[str, float]]
 
 _SPACE: Final = "▁"
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_FIXED = {_FIXED64: 8, _FIXED32: 4}
 _FLOAT = struct.Struct("<f")
 _UNIGRAM: Final = 1
 _OTHERS: Final = {2: "BPE", 3: "word", 4: "character"}
@@ -77,39 +74,35 @@ def read_sentencepiece(data: bytes, where: str) -> SentencePieceModel:
     kinds: list[PieceKind] = []
     unk_id, algorithm, charsmap = 0, _UNIGRAM, b""  # the defaults of the format
     try:
-        for number, value in _fields(data):
+        for number, value in fields(data):
             if number == 1:
                 text, score, kind = _piece(_bytes(value), len(pieces))
                 pieces.append((text, score))
                 kinds.append(kind)
             elif number == 2:
-                settings = dict(_fields(_bytes(value)))
+                settings = dict(fields(_bytes(value)))
                 algorithm = _number(settings.get(3, algorithm))
                 unk_id = _number(settings.get(40, unk_id))
             elif number == 3:
-                charsmap = _bytes(dict(_fields(_bytes(value))).get(2, charsmap))
+                charsmap = _bytes(dict(fields(_bytes(value))).get(2, charsmap))
         if algorithm != _UNIGRAM:
             named = _OTHERS.get(algorithm, f"number {algorithm}")
-            raise _BrokenError(f"it was trained with another algorithm ({named})")
+            raise BrokenMessageError(f"it was trained with another algorithm ({named})")
         _check(pieces, kinds, unk_id)
-    except _BrokenError as error:
+    except BrokenMessageError as error:
         raise CheckpointFormatError(f"{where} is not a unigram model: {error}") from None
     return SentencePieceModel(tuple(pieces), tuple(kinds), unk_id, charsmap)
-
-
-class _BrokenError(Exception):
-    """The bytes are broken; the text says how."""
 
 
 def _piece(data: bytes, index: int) -> tuple[str, float, PieceKind]:
     text, score, number = _written_usually(data) or _written_somehow(data)
     kind = _KINDS.get(number)
     if kind is None:
-        raise _BrokenError(f"piece {index} is of the unknown kind {number}")
+        raise BrokenMessageError(f"piece {index} is of the unknown kind {number}")
     try:
         return text.decode(), score, kind
     except UnicodeDecodeError:
-        raise _BrokenError(f"piece {index} is not UTF-8") from None
+        raise BrokenMessageError(f"piece {index} is not UTF-8") from None
 
 
 def _written_usually(data: bytes) -> tuple[bytes, float, int] | None:
@@ -125,7 +118,7 @@ def _written_usually(data: bytes) -> tuple[bytes, float, int] | None:
 
 def _written_somehow(data: bytes) -> tuple[bytes, float, int]:
     text, score, kind = b"", 0.0, int(PieceKind.NORMAL)
-    for number, value in _fields(data):
+    for number, value in fields(data):
         if number == 1:
             text = _bytes(value)
         elif number == 2:
@@ -137,76 +130,35 @@ def _written_somehow(data: bytes) -> tuple[bytes, float, int]:
 
 def _check(pieces: list[tuple[str, float]], kinds: list[PieceKind], unk_id: int) -> None:
     if not pieces:
-        raise _BrokenError("it holds no pieces")
+        raise BrokenMessageError("it holds no pieces")
     seen: set[str] = set()
     for index, (text, score) in enumerate(pieces):
         if not text or text in seen:
-            raise _BrokenError(f"piece {index} is {'empty' if not text else f'{text!r} again'}")
+            raise BrokenMessageError(
+                f"piece {index} is {'empty' if not text else f'{text!r} again'}"
+            )
         if not math.isfinite(score):
-            raise _BrokenError(f"piece {index} ({text!r}) has the score {score}")
+            raise BrokenMessageError(f"piece {index} ({text!r}) has the score {score}")
         seen.add(text)
     if unk_id >= len(pieces) or kinds[unk_id] is not PieceKind.UNKNOWN:
-        raise _BrokenError(f"the unknown piece {unk_id} is not one")
-
-
-def _fields(data: bytes) -> Iterator[_Field]:
-    """Number and value of each field: an integer, or the bytes of a longer value."""
-    position, end = 0, len(data)
-    while position < end:
-        tag = data[position]
-        position += 1
-        if tag > 0x7F:
-            tag, position = _varint(data, position - 1)
-        wire = tag & 7
-        if wire == _VARINT:
-            value, position = _varint(data, position)
-            yield tag >> 3, value
-            continue
-        if wire == _BYTES:
-            size = data[position] if position < end else 0x80
-            position += 1
-            if size > 0x7F:
-                size, position = _varint(data, position - 1)
-        elif wire in _FIXED:
-            size = _FIXED[wire]
-        else:
-            raise _BrokenError(f"byte {position} has no meaning there")
-        if position + size > end:
-            raise _BrokenError("it ends in the middle of a field; fetch it again")
-        yield tag >> 3, data[position : position + size]
-        position += size
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """An integer of 7 bits per byte, and the position after it."""
-    value = shift = 0
-    while shift < 64:
-        if position >= len(data):
-            raise _BrokenError("it ends in the middle of a number; fetch it again")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise _BrokenError(f"byte {position} does not end the number it is in")
+        raise BrokenMessageError(f"the unknown piece {unk_id} is not one")
 
 
 def _bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
-        raise _BrokenError("a number is in the place of text")
+        raise BrokenMessageError("a number is in the place of text")
     return value
 
 
 def _number(value: int | bytes) -> int:
     if not isinstance(value, int):
-        raise _BrokenError("text is in the place of a number")
+        raise BrokenMessageError("text is in the place of a number")
     return value
 
 
 def _float(value: int | bytes) -> float:
     if isinstance(value, int) or len(value) != 4:
-        raise _BrokenError("a score is not four bytes long")
+        raise BrokenMessageError("a score is not four bytes long")
     return float(_FLOAT.unpack(value)[0])
 
 

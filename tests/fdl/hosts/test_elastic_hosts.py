@@ -71,6 +71,7 @@ def test_a_lost_host_does_not_end_the_training(two: Hosts, project: Make) -> Non
     assert typed.end() == 0, typed.texts
     said = typed.texts[1]
     assert "beta (host 2 of 2): it is lost with exit code 137; the others train on" in said
+    assert "FLODL_JOIN=ADDRESS fdl train" in said
     (run,) = (one.parent for one in folder.glob("runs/**/run.json"))
     assert not (folder.parent / "beta/runs").exists()
     assert json.loads((run / "run.json").read_text())["state"] == "complete"
