@@ -428,7 +428,8 @@ def described(options: argparse.Namespace, rows: Mapping[str, Row]) -> str:
         options,
         "Ranks that come and go: how much of what they could train is trained",
         f"Four ranks of {pace} ms per batch (simulated: each sleeps until its time is over). "
-        f"{EPOCH} batches per epoch. Windows have at most {MAX_ANCHOR} batches of the slowest rank. "
+        f"{EPOCH} batches per epoch. Windows have at most {MAX_ANCHOR} batches of the slowest "
+        "rank. "
         f"Kills and joins in turns, at random moments. Each row names the load of the machine.",
         table(header, shown),
         *_beside_other_work(rows.values()),
