@@ -42,3 +42,12 @@ def at_some_pace(attempt: Callable[[float], bool]) -> None:
         AssertionError: It did not go well at any pace, so the machine is not the reason.
     """
     assert any(map(attempt, SLOWER)), f"it failed with {SLOWER[-1]:g} times its time as well"
+
+
+def pass_a_tick() -> None:
+    """Wait until the files just written are old enough for fdl's cache.
+
+    ``fdl.manifest.cache`` keeps nothing of a file that is younger than 10 ms, and a forked fdl
+    starts sooner than that.
+    """
+    time.sleep(0.02)

@@ -4,12 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 from tests import fork_server
 from tests.fdl.terminal import PATIENCE
+from tests.waiting import pass_a_tick
 
 CHAIN = {
     "fdl.yml": """
@@ -437,7 +437,7 @@ def test_two_calls_at_once_leave_whole_records(project, fdl):
 
 def test_an_unchanged_file_is_not_read_again(project, fdl):
     folder = project({"fdl.yml": "commands: {t: {run: 'true', inputs: big}}", "big": "x"})
-    time.sleep(0.02)
+    pass_a_tick()
     assert fdl("t").exit == 0
     # Another digest in the cache would be noticed only if the file were read.
     cache = folder / ".fdl/state/files.json"

@@ -17,6 +17,7 @@ from fdl.runs.causes import changed_code
 from fdl.runs.run import read
 from tests.fdl.libtorch.archives import torch_wheel
 from tests.fdl.run_directory.trails import trail
+from tests.waiting import pass_a_tick
 
 NAMES = [f"2026-01-0{day}T10-00-00" for day in range(1, 4)]
 
@@ -107,19 +108,15 @@ commands:
 @pytest.fixture
 def clone(project):
     """A project with a program, and a command that is skipped if nothing has changed."""
-    return project(
+    folder = project(
         {
             "fdl.yml": MANIFEST,
             "train/fdl.yml": "entry: python main.py\ncompile: true\n",
             "train/main.py": PROGRAM,
         }
     )
-
-
-def old(folder):
-    """Give all files an age at which fdl caches what it has read."""
-    for place in folder.rglob("*"):
-        os.utime(place, (1, 1), follow_symlinks=False)
+    pass_a_tick()
+    return folder
 
 
 CACHED = [

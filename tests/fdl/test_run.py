@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.fdl.programs import executable
+from tests.waiting import pass_a_tick
 
 
 def test_a_command_runs_where_it_is_declared_with_our_streams(project, fdl):
@@ -99,6 +100,7 @@ def loaded_by(folder, *args):
 
 def test_a_warm_run_command_loads_nothing_but_our_own_modules(project, fdl):
     folder = project({"fdl.yml": "commands: {t: {run: 'true', append: -a -- -b}}"})
+    pass_a_tick()
     assert fdl("t").exit == 0
     loaded = loaded_by(folder, "t", "--", "it's")
     foreign = {name for name in loaded if name.split(".")[0] != "fdl"}
@@ -137,6 +139,7 @@ def test_the_version_loads_next_to_nothing(tmp_path):
 
 def test_a_warm_help_page_reads_no_yaml_and_the_first_one_is_not_drawn_by_rich(project, fdl):
     folder = project({"fdl.yml": "commands: {t: {run: 'true'}, s: }", "s/fdl.yml": "entry: main"})
+    pass_a_tick()
     assert fdl("t").exit == 0
     assert fdl("--dry-run", "s").exit == 0
     assert loaded_by(folder, "t", "--help").isdisjoint({"yaml", "pydantic", "typer"})

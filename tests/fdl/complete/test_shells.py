@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import Fdl
 from tests.fdl.complete.conftest import FILES
 from tests.fdl.complete.shells import Shell
+from tests.waiting import pass_a_tick
 
 SHELLS = ("bash", "zsh", "fish")
 LOAD = {
@@ -29,6 +30,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(dedent(text))
+    pass_a_tick()
     for env in ([], ["--env", "ci"], ["--env", "cloud"]):
         # Its program is missing, but all three manifests on the way to it have been read.
         typed = [sys.executable, "-m", "fdl", *env, "train", "tools", "deep"]

@@ -16,6 +16,7 @@ import fdl
 from fdl.base.errors import ManifestError
 from fdl.manifest.discover import find_in
 from fdl.manifest.load import Manifest, load
+from tests.waiting import pass_a_tick
 
 TEXT = """\
 # comment
@@ -38,7 +39,7 @@ def write(folder: Path, text: str) -> None:
     (folder / "fdl.yml").write_text(text)
     before = time.time_ns() - 1_000_000_000
     os.utime(folder / "fdl.yml", ns=(before, before))
-    time.sleep(0.02)
+    pass_a_tick()
 
 
 def cached(folder: Path) -> Path:
@@ -141,7 +142,7 @@ def test_a_manifest_broken_since_is_told(root: Path) -> None:
 
 def test_every_environment_has_a_cache_of_its_own(root: Path) -> None:
     (root / "fdl.ci.yml").write_text("training: {seed: 2}\n")
-    time.sleep(0.02)
+    pass_a_tick()
     load_in(root)
     poison(root)
     assert not from_cache(load_in(root, env="ci"))
@@ -155,7 +156,7 @@ def test_a_merged_tree_comes_back_with_everything_it_replaced(root: Path) -> Non
     options = "{b: !append [2], e: !secret 2}"
     overlay = f"training: {{seed: 2}}\ncommands: {{t: ~, p: {{options: {options}}}}}\n"
     (root / "fdl.ci.yml").write_text(overlay)
-    time.sleep(0.02)
+    pass_a_tick()
     cold, warm = load_in(root, env="ci"), load_in(root, env="ci")
     assert (root / ".fdl/manifest.ci.json").is_file()
     assert everything(warm) == everything(cold)
@@ -177,7 +178,7 @@ def test_editing_any_layer_rebuilds(root: Path, layer: str) -> None:
     (root / "base.yml").write_text("docker: dev\n")
     (root / "fdl.ci.yml").write_text("inherit-from: common/ci.yml\noutput: {dir: ci}\n")
     (root / "common/ci.yml").write_text("output: {monitor: 1}\n")
-    time.sleep(0.02)
+    pass_a_tick()
     load_in(root, env="ci")
     text = (root / ".fdl/manifest.ci.json").read_text()
     (root / ".fdl/manifest.ci.json").write_text(text.replace('"dev"', '"POISON"'))
@@ -199,7 +200,7 @@ def test_another_interpreter_rebuilds(root: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.skipif(os.name == "nt", reason="no Unix permissions here")
 def test_a_cache_is_as_private_as_its_manifest(root: Path) -> None:
     (root / "fdl.yml").chmod(0o600)
-    time.sleep(0.02)
+    pass_a_tick()
     load_in(root)
     assert cached(root).stat().st_mode & 0o777 == 0o600
 
@@ -224,7 +225,7 @@ def test_processes_that_race_never_read_a_half_written_cache(root: Path) -> None
     (root / "fdl.yml").write_text(
         "commands:\n" + "".join(f"  c{n}: {{run: x}}\n" for n in range(300))
     )
-    time.sleep(0.02)
+    pass_a_tick()
     expected = everything(load_in(root, write_cache=False))
     racers = [subprocess.Popen([sys.executable, "-c", RACER, str(root)]) for _ in range(2)]
     seen = 0
@@ -259,7 +260,7 @@ def test_a_moved_project_rebuilds(root: Path) -> None:
 
 def test_a_manifest_that_wins_now_is_read(root: Path) -> None:
     (root / "fdl.yml").rename(root / "fdl.yaml")
-    time.sleep(0.02)
+    pass_a_tick()
     load_in(root)
     poison(root)
     assert from_cache(load_in(root))
