@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from pathlib import Path
 from typing import final
 
@@ -44,10 +46,15 @@ class PeakMemory:
         if self._is_cuda:
             torch.cuda.reset_peak_memory_stats(device)
 
-    def now(self) -> int:
-        """Return the bytes in use now."""
+    def in_use(self) -> int:
+        """Return the bytes in use now, without what the C library keeps of freed memory.
+
+        What follows would fill the kept memory first, and so seem to need less than it does.
+        """
         if self._is_cuda:
             return torch.cuda.memory_allocated(self._device)
+        if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+            library.malloc_trim(0)
         return resident_bytes()
 
     def take(self) -> int:
@@ -56,7 +63,7 @@ class PeakMemory:
             peak = torch.cuda.max_memory_allocated(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
             return peak
-        peak = self._process_peak() if self._resets else self.now()
+        peak = self._process_peak() if self._resets else resident_bytes()
         if self._resets:
             self._reset()
         return peak

@@ -272,7 +272,7 @@ class Measured:
     def begin(self, model: nn.Module) -> None:
         """The parts are built; the first step comes next."""
         self.parameters = sum(one.numel() for one in model.parameters())
-        self.before = self._memory.now()
+        self.before = self._memory.in_use()
         self._laps.clear()
         if self._meter is not None:
             self._meter.add_model(model)

@@ -151,22 +151,35 @@ def test_an_error_is_the_programs_own_with_the_phase(result, setting, where):
     assert f"rehearsal: this happened in {where}" in error.value.__notes__
 
 
+class Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        big = self.inner(x).expand(-1, BIG).contiguous()
+        return (big * big).mean(1, keepdim=True)
+
+
 def test_memory_of_a_step_limits_the_batch(result):
-    class Wide(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(4, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            big = self.inner(x).expand(-1, BIG).contiguous()
-            return (big * big).mean(1, keepdim=True)
-
     found = rehearsed(trainer(table(100_000), model=Wide()), result)
     needed = 16 * BIG * 4
     grown = found["peak_bytes"] - found["before_bytes"]
     assert grown > needed
     free = 0.9 * found["available_bytes"] - found["before_bytes"]
     assert found["largest_batch_size"] <= 16 * free / needed
+
+
+def test_memory_that_was_freed_before_is_not_missing_in_the_step(result):
+    # After this the C library takes such blocks from its heap. It keeps them when they are freed,
+    # because something younger lies above them.
+    torch.ones(16 * BIG + 100_000)
+    blocks = [torch.ones(16 * BIG) for _ in range(8)]
+    young = torch.ones(16 * BIG)
+    del blocks
+    found = rehearsed(trainer(table(), model=Wide()), result)
+    assert found["peak_bytes"] - found["before_bytes"] > 16 * BIG * 4
+    assert young.numel()
 
 
 def test_weights_and_data_of_a_loop_of_ones_own_are_not_touched(result):
