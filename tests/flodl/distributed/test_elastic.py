@@ -121,6 +121,9 @@ def test_one_of_three_ranks_is_killed_and_another_joins(elastic: Elastic) -> Non
     elastic.end()
     assert first.wait(LONG) == 0, elastic.said()
     assert joins.wait(LONG) == 0, elastic.said("second")
+    told = elastic.said("second").splitlines()
+    assert told[0] == "  joining the training; its first rank prints the epochs"
+    assert told[-1] == "  the training has ended"
 
     weights = defaultdict(set)
     for epoch, digest, _ in elastic.epochs("*"):
@@ -185,6 +188,7 @@ def test_without_its_lighthouse_a_training_ends_with_a_checkpoint_and_continues(
     assert proof.samples_once == 240 * record["epochs"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_loses_the_others_and_the_lighthouse_together_ends(elastic: Elastic) -> None:
     first = elastic.start("first", RANKS="2", PACE_MS="1,60")
     elastic.pid("0")
