@@ -32,7 +32,6 @@ from fdl.base.output import note
 from fdl.base.progress import Progress
 from fdl.libtorch.archive import (
     ENDING,
-    Algorithm,
     ArchiveError,
     ChangedError,
     Job,
@@ -349,7 +348,6 @@ def unpack_url(
     select: Select,
     part: Path,
     sha256: str | None = None,
-    algorithm: Algorithm = "blake3",
     progress: Progress,
     environ: Mapping[str, str],
     options: Options = Options(),  # noqa: B008 - frozen
@@ -372,7 +370,6 @@ def unpack_url(
         part: Path of the part file, which exists until the archive is unpacked. Its journal is in
             the same folder.
         sha256: The expected digest of the archive; None for any.
-        algorithm: The digest to compute if none is expected.
         progress: Receives how much of the archive is there, then how much is unpacked.
         environ: The environment variables; those of proxies are taken from this process.
         options: Sizes, times and limits.
@@ -382,7 +379,7 @@ def unpack_url(
         FetchError: No address provides the archive; it is damaged, unsafe, or has another digest
             than expected; or the disk is full.
     """
-    job = Job(target, select, sha256, algorithm, progress, options)
+    job = Job(target, select, sha256, progress, options)
     # An address with a part file from an earlier call comes first.
     parts = sorted((Part(part, url) for url in urls), key=lambda one: not one.version.length)
     failures: list[FetchError] = []
