@@ -16,8 +16,9 @@ from fdl.runs.run import settings, variables
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from fdl.runs.difference import What
     from fdl.runs.run import Run, Setting
-    from fdl.runs.trace import Trace, What
+    from fdl.runs.trace_file import Trace
 
 CODE = "code.diff"
 """The file of a run directory with the changes of the working tree against the commit."""
