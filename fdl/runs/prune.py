@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,7 +12,7 @@ from fdl.base.errors import FdlError, UsageError
 from fdl.base.suggest import did_you_mean
 from fdl.runs.find import by_metric, has_number, unmeasured
 from fdl.runs.metrics import Metric
-from fdl.runs.quantity import Known
+from fdl.runs.quantity import Known, span
 from fdl.runs.run import (
     CHECKPOINTS,
     CONFIG,
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fdl.runs.run import Run
-
-_AGE = re.compile(r"(\d+)([smhdw])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 class Rule:
@@ -96,13 +92,13 @@ def age(text: str) -> timedelta:
     Raises:
         UsageError: The text is not an age.
     """
-    found = _AGE.fullmatch(text)
-    if found is None:
+    seconds = span(text)
+    if seconds is None:
         raise UsageError(
             f"`{text}` is not an age", hint="a number and s, m, h, d or w: 30d is thirty days"
         )
     try:
-        return timedelta(**{_UNITS[found[2]]: int(found[1])})
+        return timedelta(seconds=seconds)
     except OverflowError:
         return timedelta.max
 
@@ -124,39 +120,63 @@ def _is_removable(run: Run) -> bool:
     return run.path.is_dir() and not run.is_linked and not run.path.is_symlink()
 
 
-def remove(run: Run) -> bool:
-    """Delete a run's folder. Links in it are deleted, their targets stay.
+class Removal(NamedTuple):
+    """A run that may go, or only some of its checkpoints.
 
-    The files that make it a run directory are deleted last. So fdl finds a half-deleted run again
-    and can delete the rest.
+    Attributes:
+        run: The run.
+        bytes: The size of what may go.
+        files: The checkpoints; empty for the whole run.
+        remark: What to know before it is deleted; empty for nothing.
+    """
+
+    run: Run
+    bytes: int
+    files: tuple[str, ...] = ()
+    remark: str = ""
+
+
+def remove(one: Removal) -> bool:
+    """Delete a run's folder, or some of its checkpoints. Links are deleted, their targets stay.
 
     Returns:
         False if it is no longer a run, or is running; then nothing was deleted.
 
     Raises:
-        FdlError: A file in it cannot be deleted.
+        FdlError: A file cannot be deleted.
     """
-    current = read(run.path)
-    if current is None or current.state == RUNNING or not _is_removable(run):
+    path, current = one.run.path, read(one.run.path)
+    if current is None or current.state == RUNNING or not _is_removable(one.run):
         return False
     try:
-        with os.scandir(run.path) as entries:
-            others = [entry for entry in entries if entry.name not in (RECORD, CONFIG)]
-        for entry in others:
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
-                Path(entry.path).unlink()
-        # Without its record it is not a run. Any other files that remain do no harm.
-        (run.path / CONFIG).unlink()
-        (run.path / RECORD).unlink()
-        run.path.rmdir()
+        if not one.files:
+            _remove_folder(path)
+        for name in one.files:
+            (path / name).unlink(missing_ok=True)
     except OSError as problem:
         raise FdlError(
-            f"{problem.filename or run.path} cannot be deleted: {problem.strerror}",
+            f"{problem.filename or path} cannot be deleted: {problem.strerror}",
             hint="check the permissions of its folder, then run the command again",
         ) from None
     return True
+
+
+def _remove_folder(path: Path) -> None:
+    """Delete the files that make a folder a run directory last.
+
+    So fdl finds a half-deleted run again and can delete the rest.
+    """
+    with os.scandir(path) as entries:
+        others = [entry for entry in entries if entry.name not in (RECORD, CONFIG)]
+    for entry in others:
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            Path(entry.path).unlink()
+    # Without its record it is not a run. Any other files that remain do no harm.
+    (path / CONFIG).unlink()
+    (path / RECORD).unlink()
+    path.rmdir()
 
 
 NONE = "none"
@@ -268,22 +288,6 @@ def _has_last(run: Run) -> bool:
     return (run.path / LATEST).is_file()
 
 
-class Surplus(NamedTuple):
-    """Checkpoints of a run that may go.
-
-    Attributes:
-        run: The run.
-        names: The files.
-        bytes: Their size.
-        kept: ``last.fdl`` if it stays only because the run can be resumed; else empty.
-    """
-
-    run: Run
-    names: tuple[str, ...]
-    bytes: int
-    kept: str = ""
-
-
 def kinds(text: str) -> tuple[str, ...]:
     """The files that ``--checkpoints last,best`` keeps.
 
@@ -304,7 +308,7 @@ def kinds(text: str) -> tuple[str, ...]:
     return tuple(KINDS[word] for word in words)
 
 
-def surplus(runs: Iterable[Run], known: Sequence[Run], keep: Sequence[str]) -> list[Surplus]:
+def surplus(runs: Iterable[Run], known: Sequence[Run], keep: Sequence[str]) -> list[Removal]:
     """The checkpoints of some runs that are not kept; those that a run can resume from stay.
 
     Args:
@@ -324,32 +328,9 @@ def surplus(runs: Iterable[Run], known: Sequence[Run], keep: Sequence[str]) -> l
         }
         kept = needed if needed and _is_file(run.path / needed) else ""
         if sizes:
-            found.append(Surplus(run, tuple(sizes), sum(sizes.values()), kept))
+            remark = f"{kept} stays: to resume from" if kept else ""
+            found.append(Removal(run, sum(sizes.values()), tuple(sizes), remark))
     return found
-
-
-def remove_checkpoints(one: Surplus) -> bool:
-    """Delete the checkpoints of a run.
-
-    Returns:
-        False if the run is gone or running by now; then nothing was deleted.
-
-    Raises:
-        FdlError: A file cannot be deleted.
-    """
-    current = read(one.run.path)
-    if current is None or current.state == RUNNING:
-        return False
-    for name in one.names:
-        file = one.run.path / name
-        try:
-            file.unlink(missing_ok=True)
-        except OSError as problem:
-            raise FdlError(
-                f"{file} cannot be deleted: {problem.strerror}",
-                hint="check the permissions of its folder, then run the command again",
-            ) from None
-    return True
 
 
 def _is_file(path: Path) -> bool:
