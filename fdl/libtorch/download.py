@@ -173,13 +173,11 @@ class Answer:
     Attributes:
         response: The answer itself.
         start: Offset in the file where the body begins.
-        whole: Whether the body is the whole file, as from servers without ranges.
         version: The state of the file.
     """
 
     response: httpx2.Response
     start: int
-    whole: bool
     version: Version
 
     def blocks(self) -> Iterator[bytes]:
@@ -281,15 +279,14 @@ def _interpret(response: httpx2.Response, where: str, known: Version) -> Answer:
             f"{where} answers with a web page and not with an archive",
             hint="a proxy or a log-in page may stand between; open the address in a browser",
         )
-    whole = status == HTTPStatus.OK
-    if whole:
+    if status == HTTPStatus.OK:
         match = re.fullmatch(r"()(\d*)", headers.get("Content-Length", ""))
     else:
         match = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", headers.get("Content-Range", ""))
     if match is None:
         raise UnreachableError(f"{where} answers with an invalid range")
     version = Version(headers.get("ETag", ""), headers.get("Last-Modified", ""), int(match[2] or 0))
-    return Answer(response, int(match[1] or 0), whole, version)
+    return Answer(response, int(match[1] or 0), version)
 
 
 @cache
