@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -213,7 +214,7 @@ class Comparison:
         self, runs: Sequence[Run], names: Sequence[str] = (), without: Sequence[str] = ()
     ) -> None:
         self.runs = runs
-        self._names = names or _told_apart(runs)
+        self._names = names or names_of(runs)
         differing = _differing([settings(run) for run in runs])
         self.config = {name: row for name, row in differing.items() if name not in without}
         self.environment = _differing([environment_to_compare(run) for run in runs])
@@ -289,12 +290,15 @@ class Comparison:
         return (printable(name), *cells)
 
 
-def _told_apart(runs: Sequence[Run]) -> list[str]:
-    """The titles of the runs, or their names; their paths if two have the same name."""
-    names = [run.title for run in runs]
-    if len(set(names)) < len(names):
-        names = [run.name for run in runs]
-    return names if len(set(names)) == len(names) else [str(shortened(run.path)) for run in runs]
+def names_of(runs: Sequence[Run]) -> list[str]:
+    """The title of each run; its folder's name where several have one title, else its path."""
+    titles = Counter(run.title for run in runs)
+    folders = Counter(run.name for run in runs)
+    found = []
+    for run in runs:
+        name = run.name if folders[run.name] == 1 else str(shortened(run.path))
+        found.append(run.title if titles[run.title] == 1 else name)
+    return [printable(name) for name in found]
 
 
 def _row(name: str, values: Sequence[object]) -> tuple[str, ...]:

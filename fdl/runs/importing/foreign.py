@@ -223,7 +223,6 @@ def _number_in(cell: str) -> float | None:
 
 
 EVENTS = ".tfevents."
-HPARAMS_FILE = "hparams.yaml"
 
 _SCALARS = "scalars"
 _SESSION = "_hparams_/session_start_info"
