@@ -21,6 +21,7 @@ from fdl.libtorch.active import CPU_ID, Variant
 from fdl.libtorch.catalog import (
     CPU,
     Artifact,
+    Choice,
     archs_argument,
     artifacts,
     build_command,
@@ -308,25 +309,23 @@ def _for_gpus(facts: SetupFacts, questions: Questions) -> Outcome:
     if own is not None:
         note = f"{own.id} has code for every GPU, so it is used"
         return Outcome((Activate(own.id),), own.cuda, (*notes, note))
-    return _for_mixed_gpus(facts, gpus, choice.uncovered, best, notes, questions)
+    return _for_mixed_gpus(facts, gpus, choice, notes, questions)
 
 
 def _for_mixed_gpus(
     facts: SetupFacts,
     gpus: Sequence[Gpu],
-    uncovered: Sequence[Gpu],
-    best: Artifact,
+    choice: Choice,
     notes: tuple[str, ...],
     questions: Questions,
 ) -> Outcome:
     """No archive has code for all GPUs: ask the user, or take the best one available."""
     archs = archs_argument(gpus)
     build = build_command(gpus)
-    left = ", ".join(f"[{gpu.index}] {gpu.name} ({gpu.sm})" for gpu in uncovered)
-    note = f"no archive has code for all GPUs; {best.variant} leaves out {left}"
+    best = choice.artifact
     if not questions.on:
         step = Install(best.variant, activate=True)
-        return Outcome((step,), best.cuda, (*notes, note), build)
+        return Outcome((step,), best.cuda, (*notes, choice.left_out), build)
     offered = sorted(
         (one for one in facts.archives if one.cuda), key=lambda one: one.variant, reverse=True
     )
