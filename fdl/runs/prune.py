@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +28,7 @@ from fdl.runs.run import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -43,17 +44,12 @@ class Rule:
         state: Deletes only runs in this state.
 
     Raises:
-        UsageError: No condition is given, or a value is not an age, number or state.
+        UsageError: A value is not an age, number or state.
     """
 
     def __init__(
         self, keep: int | None = None, older_than: str | None = None, state: str | None = None
     ) -> None:
-        if keep is None and older_than is None and state is None:
-            raise UsageError(
-                "no condition says which runs to remove",
-                hint="give --keep N, --older-than AGE or --state STATE",
-            )
         if keep is not None and keep < 0:
             raise UsageError(f"--keep takes 0 or more, not {keep}")
         if state == RUNNING:
@@ -69,14 +65,8 @@ class Rule:
 
     def choose(self, runs: Sequence[Run], now: datetime) -> list[Run]:
         """The runs to delete, from runs listed newest first."""
-        chosen = []
-        seen: dict[Path, int] = {}
-        for run in runs:
-            folder = run.path.parent
-            seen[folder] = seen.get(folder, 0) + 1
-            if seen[folder] > self._keep and self._applies(run, now):
-                chosen.append(run)
-        return chosen
+        older = _behind(self._keep, runs, _folder)
+        return [run for run in older if self._applies(run, now)]
 
     def _applies(self, run: Run, now: datetime) -> bool:
         if run.state == RUNNING or not _is_removable(run):
@@ -209,14 +199,24 @@ class KeepBest(NamedTuple):
         if runs and not ranked:
             raise unmeasured(self.metric, runs)
         group = Known(runs).resolve(self.group) if self.group and runs else None
-        seen: dict[object, int] = {}
-        others = []
-        for run in ranked:
-            place: object = repr(group.value(run)) if group else run.path.parent
-            seen[place] = seen.get(place, 0) + 1
-            if seen[place] > self.number:
-                others.append(run)
-        return others
+        return _behind(
+            self.number, ranked, (lambda run: repr(group.value(run))) if group else _folder
+        )
+
+
+def _behind(number: int, runs: Iterable[Run], place: Callable[[Run], object]) -> list[Run]:
+    """The runs behind the first ones of each place."""
+    seen = Counter[object]()
+    others = []
+    for run in runs:
+        seen[place(run)] += 1
+        if seen[place(run)] > number:
+            others.append(run)
+    return others
+
+
+def _folder(run: Run) -> Path:
+    return run.path.parent
 
 
 def keep_best(count: int | None, by: str | None, group: str | None) -> KeepBest | None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.base.errors import UsageError
 from fdl.base.suggest import did_you_mean
-from fdl.runs.metrics import BEST_OF, DIRECTIONS, HIGHEST, Metric
+from fdl.runs.metrics import BEST_OF, DIRECTIONS, HIGHEST, Metric, as_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -360,10 +360,7 @@ def _as_number(value: object) -> float | None:
 
 
 def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
+    number = as_number(text)
     return None if number != number else number
 
 
