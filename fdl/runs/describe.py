@@ -215,9 +215,9 @@ class Comparison:
     ) -> None:
         self.runs = runs
         self._names = names or names_of(runs)
-        differing = _differing([settings(run) for run in runs])
+        differing = changed([settings(run) for run in runs])
         self.config = {name: row for name, row in differing.items() if name not in without}
-        self.environment = _differing([environment_to_compare(run) for run in runs])
+        self.environment = changed([environment_to_compare(run) for run in runs])
         measured = dict.fromkeys(name for run in runs for name in run.metrics.names)
         parsed = {name: Metric.parse(name) for name in measured}
         self.metrics = {
@@ -306,7 +306,7 @@ def _row(name: str, values: Sequence[object]) -> tuple[str, ...]:
     return (printable(name), *map(printable, cells))
 
 
-def _differing(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def changed(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The names whose values differ between runs. A different origin alone does not count."""
     names = dict.fromkeys(name for record in records for name in record)
     found = {}
