@@ -11,6 +11,7 @@ import json
 from fdl.base.errors import ManifestError
 from fdl.base.hardware import nvidia
 from fdl.base.hardware.machine import threads
+from fdl.base.output import counted
 from fdl.manifest.node import Variable, origin
 from fdl.manifest.words import node_range, solo_device
 from fdl.plan import torchrun
@@ -164,7 +165,7 @@ class Distribution:
             return None
         if 0 < len(gpus) < here:
             self._plan.notes.append(
-                f"there are {here} ranks and {_counted(len(gpus), 'GPU')}: "
+                f"there are {here} ranks and {counted(len(gpus), 'GPU')}: "
                 "each rank needs one of its own"
             )
         rdzv = self._asked.get("rdzv") if nodes[1] > 1 else None
@@ -260,7 +261,7 @@ class Distribution:
             raise refused(
                 place,
                 f"{place.shown} names a device that is not there: this machine has "
-                f"{_counted(count, 'usable GPU')}",
+                f"{counted(count, 'usable GPU')}",
                 f"the devices are 0 to {count - 1}: `fdl diagnose` lists them",
             )
         shown = self._environ.get(DEVICES_VARIABLE, "")
@@ -301,13 +302,9 @@ class Distribution:
         else:
             cores = threads()
             count = max(1, cores // ranks.here)
-            why = f"{_counted(cores, 'core')} shared by {_counted(ranks.here, 'rank')}"
+            why = f"{counted(cores, 'core')} shared by {counted(ranks.here, 'rank')}"
         self._plan.set(Variable(THREADS_VARIABLE, str(count), "fdl"))
         self._plan.notes.append(f"{THREADS_VARIABLE}={count}: {why}")
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _is_secret(node: Node) -> bool:

@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.terminal import ask
 from fdl.base.units import printable, size_text
 from fdl.cli.commands.runs_group import (
     Places,
     State,
     Where,
-    Yes,
-    agreed,
-    counted,
-    list_sizes,
     only_where,
     places,
     project_folders,
-    remove_all,
 )
 from fdl.cli.commands.verb import Complete, DryRun, Group, Verb
 from fdl.runs import prune as pruning
 from fdl.runs.find import choose, search, shortened
-from fdl.runs.prune import Rule, continued_by, remove_checkpoints
-from fdl.runs.run import RUNNING
+from fdl.runs.prune import Rule, continued_by, remove, remove_checkpoints
+from fdl.runs.run import RUNNING, Run
 
 if TYPE_CHECKING:
     from fdl.runs.prune import Surplus
-    from fdl.runs.run import Run
 
 
 verbs = Group()
 
 Keep = Annotated[int | None, typer.Option(help="Keep the newest N runs of each folder")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking")]
 OlderThan = Annotated[str | None, typer.Option(help="Select runs older than this: 30d, 12h, 2w")]
 
 
@@ -85,21 +83,7 @@ def rm(
     for run in named:
         names = ", ".join(one.name for one in continued_by(run, every))
         remarks.append(f"resumed by {names}" if names else "")
-    return delete(named, remarks, yes=yes, dry_run=dry_run)
-
-
-def delete(runs: list[Run], remarks: list[str], *, yes: bool, dry_run: bool) -> int:
-    """Delete runs, after listing them and asking; 1 if nobody agreed or one stays."""
-    list_sizes(runs, remarks)
-    if dry_run:
-        return 0
-    if not yes and not agreed(f"remove {counted(len(runs))}?"):
-        output.note(_NOTHING)
-        return 1
-    return remove_all(runs)
-
-
-_NOTHING = "nothing was removed; --yes removes without asking"
+    return _delete_runs(named, remarks, yes=yes, dry_run=dry_run)
 
 
 @verbs.command("prune", cls=Verb)
@@ -158,63 +142,90 @@ def prune(
     meeting = {run.path for run in only_where(where, every)}
     runs = [run for run in runs if run.path in meeting and not run.is_linked]
     if kept is not None:
-        return _lighten(pruning.surplus(runs, every, kept), yes=yes, dry_run=dry_run)
-    if not runs:
-        output.note("no run to remove")
-        return 0
-    return delete(runs, [], yes=yes, dry_run=dry_run)
+        found = pruning.surplus(runs, every, kept)
+        return _delete_checkpoints(found, yes=yes, dry_run=dry_run)
+    return _delete_runs(runs, [""] * len(runs), yes=yes, dry_run=dry_run)
 
 
-def _lighten(found: list[Surplus], *, yes: bool, dry_run: bool) -> int:
-    """Delete checkpoints, after listing them and asking."""
-    if not found:
-        output.note("no checkpoint to remove")
-        return 0
-    _show(found)
-    if dry_run:
-        return 0
-    if not yes and not agreed(f"remove {_counted(found)}?"):
-        output.note(_NOTHING)
-        return 1
-    return _remove(found)
+class _Item(NamedTuple):
+    """What may be deleted: its row in the list, how many it stands for, and how it goes."""
+
+    run: Run
+    what: str
+    bytes: int
+    remark: str
+    number: int
+    remove: Callable[[], bool]
 
 
-def _counted(found: list[Surplus]) -> str:
-    return counted(sum(len(one.names) for one in found), "checkpoint")
+def _delete_runs(runs: list[Run], remarks: list[str], *, yes: bool, dry_run: bool) -> int:
+    items = [
+        _Item(run, run.state, run.bytes, remark, 1, partial(remove, run))
+        for run, remark in zip(runs, remarks, strict=True)
+    ]
+    return _delete(items, "run", "it has changed since it was listed", yes=yes, dry_run=dry_run)
 
 
-def _show(found: list[Surplus]) -> None:
-    """Print the checkpoints with their sizes, and the sum."""
-    from fdl.base.tables import table
-
-    rows = [
-        (
-            printable(str(shortened(one.run.path))),
+def _delete_checkpoints(found: list[Surplus], *, yes: bool, dry_run: bool) -> int:
+    items = [
+        _Item(
+            one.run,
             ", ".join(one.names),
-            size_text(one.bytes),
+            one.bytes,
             f"{one.kept} stays: to resume from" if one.kept else "",
+            len(one.names),
+            partial(remove_checkpoints, one),
         )
         for one in found
     ]
-    total = size_text(sum(one.bytes for one in found))
-    output.show(table([*rows, (_counted(found), "", total, "")], right=(2,)))
+    changed = "it is running or no longer exists"
+    return _delete(items, "checkpoint", changed, yes=yes, dry_run=dry_run)
+
+
+def _delete(items: list[_Item], word: str, changed: str, *, yes: bool, dry_run: bool) -> int:
+    """Delete items, after listing them with their sizes and asking.
+
+    Args:
+        items: The items.
+        word: What one of them is called.
+        changed: Why an item stays that has changed since it was listed.
+        yes: Whether nobody is asked.
+        dry_run: Whether they are only listed.
+
+    Returns:
+        0; 1 if nobody agreed or one cannot be deleted.
+    """
+    from fdl.base.tables import table
+
+    if not items:
+        output.note(f"no {word} to remove")
+        return 0
+    total = output.counted(sum(one.number for one in items), word)
+    rows = [
+        [printable(str(shortened(one.run.path))), one.what, size_text(one.bytes), one.remark]
+        for one in items
+    ]
+    rows.append([total, "", size_text(sum(one.bytes for one in items)), ""])
+    width = 4 if any(one.remark for one in items) else 3
+    output.show(table([row[:width] for row in rows], right=(2,)))
     sys.stdout.flush()
-
-
-def _remove(found: list[Surplus]) -> int:
-    """Delete checkpoints; return 1 if one cannot be deleted, else 0."""
-    freed = removed = code = 0
-    for one in found:
+    if dry_run:
+        return 0
+    if not yes and (ask(f"remove {total}? [y/N] ") or "").lower() not in ("y", "yes"):
+        output.note("nothing was removed; --yes removes without asking")
+        return 1
+    code = removed = freed = 0
+    for one in items:
         try:
-            if remove_checkpoints(one):
+            if one.remove():
+                removed += one.number
                 freed += one.bytes
-                removed += len(one.names)
             else:
-                output.warning(
-                    f"{shortened(one.run.path)} is not removed: it is running or no longer exists"
-                )
+                output.warning(f"{shortened(one.run.path)} is not removed: {changed}")
         except FdlError as problem:
             output.error(problem.message, problem.hint)
             code = 1
-    output.note(f"removed {counted(removed, 'checkpoint')}, {size_text(freed)} freed")
+    # The list says the sizes of runs; of a run that loses checkpoints, something stays.
+    said = f", {size_text(freed)} freed" if word == "checkpoint" else ""
+    output.note(f"removed {output.counted(removed, word)}{said}")
     return code

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fdl.base.errors import UsageError
 from fdl.base.layout import Row
+from fdl.base.output import counted
 from fdl.base.secrets import REDACTED
 from fdl.manifest.words import ALL_GROUPS, RESERVED_LONG
 from fdl.programs.parameters.contract import spellings
@@ -88,7 +89,7 @@ def _group(options: list[Parameter], purpose: str | None) -> tuple[str, list[Row
 
 
 def _summary(options: list[Parameter], purpose: str) -> str:
-    count = "1 option" if len(options) == 1 else f"{len(options)} options"
+    count = counted(len(options), "option")
     return f"{count} for {purpose}" if purpose else count
 
 
