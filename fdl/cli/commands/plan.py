@@ -41,7 +41,7 @@ _TRIAL = "fdl plan --try train quick"
 VARIABLE = "FLODL_REHEARSE"
 """Tells the Trainer of flodl to rehearse, and where to write the result."""
 
-GPU_VARIABLE = "FLODL_REHEARSE_GPU"
+_GPU_VARIABLE = "FLODL_REHEARSE_GPU"
 """Tells it for which GPU to predict the memory: its bytes, and its name."""
 
 SCHEMA_VERSION = 1
@@ -284,7 +284,7 @@ def _run(steps: list[Step], plan: Plan, file: Path, call: Call, gpu: str | None)
         return code
     plan.env[VARIABLE] = str(file)
     if gpu is not None:
-        plan.env[GPU_VARIABLE] = f"{memory_of(gpu)} {gpu}"
+        plan.env[_GPU_VARIABLE] = f"{memory_of(gpu)} {gpu}"
     plan.record = None
     return start(plan)[0]
 

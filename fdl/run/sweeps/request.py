@@ -177,7 +177,7 @@ def points(axes: Sequence[Axis], *, side_by_side: bool) -> list[Point]:
     Raises:
         UsageError: A key is there twice, the lengths differ, or there are too many combinations.
     """
-    refuse_repeated(axes)
+    _refuse_repeated(axes)
     columns = [one.values() for one in axes]
     if side_by_side:
         lengths = [
@@ -200,7 +200,7 @@ def points(axes: Sequence[Axis], *, side_by_side: bool) -> list[Point]:
     return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
-def refuse_repeated(axes: Sequence[Axis]) -> None:
+def _refuse_repeated(axes: Sequence[Axis]) -> None:
     """Refuse a key that is varied twice.
 
     Raises:
@@ -309,7 +309,7 @@ class Request:
         return Request(self.words, list(axes.values()), work, self.name)
 
     def _check(self) -> None:
-        refuse_repeated(self.axes)
+        _refuse_repeated(self.axes)
         work = self.work
         if work.search and not (work.trials and work.goal):
             raise UsageError(
