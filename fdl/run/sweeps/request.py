@@ -13,6 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import FdlError, ManifestError, UsageError
+from fdl.base.global_flags import BEHIND, SPELLINGS
 from fdl.base.light_record import Record
 from fdl.base.masking import KNOWN
 from fdl.base.secrets import REDACTED, redact_tokens
@@ -233,10 +234,6 @@ def _rounded(value: str) -> str:
     return f"{float(value):.4g}" if re.fullmatch(_NUMBER, value) and "." in value else value
 
 
-_SWITCHES = {"--zip": "zip", "--sync": "sync"}
-_FLAGS = frozenset(("--each", *_SWITCHES, "--search", "--trials", "--goal", "--on"))
-
-
 class Request:
     """A sweep before it begins.
 
@@ -337,13 +334,13 @@ def take_flags(words: Sequence[str], work: Work, declared: Sequence[str]) -> tup
     kept: list[str] = []
     rest = iter(words[:end])
     for word in rest:
-        flag, equals, value = word.partition("=")
-        if flag not in _FLAGS or flag in declared:
-            kept.append(word)
-        elif flag in _SWITCHES:
-            work = work.replaced(**{_SWITCHES[flag]: True})
+        name = word.partition("=")[0]
+        flag = SPELLINGS.get(name)
+        is_ours = flag is not None and flag.place == BEHIND and name not in declared
+        if is_ours and (more := work.taken(word, rest)):
+            work = more
         else:
-            work = work.given(flag, value if equals else next(rest, None))
+            kept.append(word)
     return [*kept, *words[end:]], work
 
 
