@@ -63,8 +63,15 @@ class Host(Record):
     append: bool = True
 
 
-def here(exported: Mapping[str, str] = {}, *, append: bool = True) -> Host:
-    """The host of this process. A file that Docker makes marks its containers."""
+def here(
+    exported: Mapping[str, str] = {}, *, append: bool = True, host: Host | None = None
+) -> Host:
+    """The host of this process, or another one, with the global flags of a call.
+
+    A file that Docker makes marks its containers.
+    """
+    if host is not None:
+        return host.replaced(exported=exported, append=append)
     terminal = os.isatty(0) and os.isatty(1)
     in_container = os.path.exists("/.dockerenv")
     return Host(os.environ, in_container, terminal, exported=exported, append=append)

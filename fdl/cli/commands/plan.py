@@ -44,9 +44,6 @@ VARIABLE = "FLODL_REHEARSE"
 _GPU_VARIABLE = "FLODL_REHEARSE_GPU"
 """Tells it for which GPU to predict the memory: its bytes, and its name."""
 
-SCHEMA_VERSION = 1
-"""Of the result of ``--try``."""
-
 
 def _milliseconds(text: str | None) -> str | None:
     """The value of --simulate, which must be numbers separated by commas."""
@@ -242,8 +239,7 @@ def _try(call: Call, typed: list[str], gpu: str | None, *, json: bool) -> int:
     if result is None:
         return code
     if json:
-        text = json_.dumps({"schema_version": SCHEMA_VERSION, **result}, indent=2) + "\n"
-        output.write(sys.stdout, text)
+        output.write(sys.stdout, output.versioned(result))
     else:
         output.show(page(result))
     return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fdl.runs.run import Run
-
-SCHEMA_VERSION = 1
 
 OneRun = Annotated[
     str,
@@ -84,5 +83,5 @@ def only_where(condition: str | None, runs: list[Run]) -> list[Run]:
 
 def print_json(document: dict[str, object]) -> int:
     """Print one document with the version of its form; return the exit code."""
-    output.print_json({"schema_version": SCHEMA_VERSION, **document})
+    output.write(sys.stdout, output.versioned(document))
     return 0
