@@ -57,7 +57,7 @@ _SSH = (
 )  # fmt: skip
 
 
-def trouble_of_ssh(said: str, machine: Machine) -> Trouble:
+def _trouble_of_ssh(said: str, machine: Machine) -> Trouble:
     """What ssh says when it does not connect, as a cause and a command."""
     host = machine.address.rpartition("@")[2]
     known = {"host": host, "address": machine.address, "name": machine.name}
@@ -118,7 +118,7 @@ class Connection:
             return None
         master.kill()
         said = master.communicate()[1].decode(errors="replace") if ready else "timed out"
-        return trouble_of_ssh(said, self.machine)
+        return _trouble_of_ssh(said, self.machine)
 
     @property
     def shell(self) -> list[str]:
