@@ -310,7 +310,7 @@ class SentenceTransformer:
             options.get("batch_size", 32), options.get("max_tokens"), options.get("bucket", True)
         )
         shown = _shown(len(texts)) if options.get("show_progress_bar") else nullcontext(None)
-        with running(self.graph, len(texts)) as device, shown as tell:
+        with running(self.graph) as device, shown as tell:
             for inputs, _, batch in encoded_batches(texts, encoding, batching.on(device)):
                 pooled = self._pooled(batch.to(device), pooling)
                 if scaled:

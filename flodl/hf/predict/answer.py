@@ -422,7 +422,7 @@ def _answers(
     contexts = [context for _, context in pairs]
     # Sorted by row, not by arrival: of equal answers, the one in the first window stays.
     windows: list[dict[int, _Window]] = [{} for _ in pairs]
-    with running(head._graph, len(pairs)) as device:
+    with running(head._graph) as device:
         for inputs, rows, batch in encoded_batches(pairs, encoding, batching.on(device)):
             logits = head.forward_encoded(batch, padding=False)
             spelled = _from_texts(inputs, contexts)

@@ -6,9 +6,8 @@ All predictions use this module. :func:`running` puts the model into evaluation 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
@@ -96,7 +95,7 @@ class Batching:
 
 
 @contextmanager
-def running(model: nn.Module, texts: int = 1) -> Iterator[torch.device]:
+def running(model: nn.Module) -> Iterator[torch.device]:
     """Evaluate in inference mode; afterwards every module is back in its previous mode.
 
     Several threads may run one model at the same time. The modes are restored when the last thread
@@ -104,7 +103,6 @@ def running(model: nn.Module, texts: int = 1) -> Iterator[torch.device]:
 
     Args:
         model: The model.
-        texts: Number of texts that will be run through it.
 
     Yields:
         The device its parameters are on.
@@ -116,9 +114,8 @@ def running(model: nn.Module, texts: int = 1) -> Iterator[torch.device]:
     if device.type == "meta":
         raise StateError("the model is on the meta device and has no values: load weights first")
     _evaluate(model)
-    products = fastest_products(model, texts) if device.type == "cpu" else nullcontext()
     try:
-        with torch.inference_mode(), products:
+        with torch.inference_mode():
             yield device
     finally:
         _restore(model)
@@ -208,42 +205,3 @@ def encoded_batches(
             batch = encode.batch([rows[row] for row in chosen])
             yield Part(inputs, [before + row for row in chosen], batch)
         before += len(rows)
-
-
-# Parameters times texts. Measuring which library is faster takes about a third of a second, once
-# per process; work of this size takes several seconds.
-_WORTH_A_PROBE = 10**10
-
-# Rows of a product: the tokens of a few texts together.
-_ROWS = 512
-
-# Kinds of products that are measured.
-_MOST_SHAPES = 4
-
-# Part of the time: on a busy machine, equally fast libraries can differ by this much.
-_NOT_WORTH_IT = 0.9
-
-
-def fastest_products(model: nn.Module, texts: int) -> AbstractContextManager[None]:
-    """Use the faster of torch's two libraries for products, if measuring is worth the time.
-
-    Both compute in float32; see :mod:`flodl.train.step.onednn`.
-
-    Args:
-        model: The model; without effect unless it is in float32 on the CPU.
-        texts: Number of texts that are run through it.
-    """
-    sizes = [one.numel() for one in model.parameters() if one.dtype == torch.float32]
-    if sum(sizes) * texts < _WORTH_A_PROBE:
-        return nullcontext()
-    # Imported here, because a single prediction must not wait for it.
-    from flodl.hf.predict.products import time_through_onednn
-    from flodl.train.step.onednn import routed
-
-    shapes = Counter(
-        (_ROWS, one.in_features, one.out_features)
-        for one in model.modules()
-        if isinstance(one, nn.Linear) and one.weight.dtype == torch.float32
-    )
-    products = tuple(shape for shape, _ in shapes.most_common(_MOST_SHAPES))
-    return nullcontext() if time_through_onednn(products) > _NOT_WORTH_IT else routed()

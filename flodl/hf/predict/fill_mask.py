@@ -156,7 +156,7 @@ def _fill(
     mask_id = mask_id_of(tokenizer)
     candidates = None if targets is None else _target_ids(tokenizer, targets)
     fills: list[list[list[MaskFill]]] = [[] for _ in texts]
-    with running(head._graph, len(texts)) as device:
+    with running(head._graph) as device:
         for inputs, _, batch in encoded_batches(texts, encoding, batching.on(device)):
             gaps = batch.input_ids == mask_id
             _check_gaps(gaps, inputs, tokenizer.inner.id_to_token(mask_id))

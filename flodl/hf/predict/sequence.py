@@ -81,7 +81,7 @@ class SequenceClassifier(LabelledHead):
         encoding = TextEncoding(need_tokenizer(self, "predict"), truncation, max_length)
         batching = Batching(batch_size, max_tokens, bucket)
         results: list[list[LabelScore]] = [[] for _ in inputs]
-        with running(self._graph, len(inputs)) as device:
+        with running(self._graph) as device:
             for rows, _, batch in encoded_batches(inputs, encoding, batching.on(device)):
                 scores = _scores(self.forward_encoded(batch), scoring)
                 ranked = _ranked(scores, self.labels, top_k)

@@ -132,7 +132,7 @@ class TokenClassifier(LabelsTokens):
         words = WordRule.of(tokenizer)
         tagged: list[list[TokenPrediction]] = [[] for _ in texts]
         entities: list[list[Entity]] = [[] for _ in texts]
-        with running(self._graph, len(texts)) as device:
+        with running(self._graph) as device:
             batching = Batching(batch_size, max_tokens, bucket)
             for rows, _, batch in encoded_batches(texts, encoding, batching.on(device)):
                 probabilities = self.forward_encoded(batch).float().softmax(dim=-1).cpu()
