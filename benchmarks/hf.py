@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.huggingface import cold, material, modern, rates, training
+from benchmarks.huggingface.products import time_through_onednn
 from benchmarks.huggingface.rates import BFLOAT16, OURS, REFERENCE, Measured
 from benchmarks.measure import (
     Bar,
@@ -34,7 +35,6 @@ from benchmarks.measure import (
     table,
 )
 from benchmarks.rows import Kept, Row, continued
-from benchmarks.huggingface.products import time_through_onednn
 from flodl.train.step.onednn import MEDIUM, onednn_refusal
 
 GIVEN, SORTED = f"{REFERENCE}, in the given order", f"{REFERENCE}, sorted by length"

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from flodl.device import select_device
 from flodl.graph import FlowBuilder, Graph
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.device import known_device
+from flodl.hf.config import EncoderConfig
 from flodl.hf.families import family_of
 from flodl.hf.head_kind import HeadKind, named_head
 from flodl.hf.layers.initial import initialise
@@ -64,7 +64,7 @@ def build(
         UnsupportedModelError: The configuration names a head that flodl does not have.
     """
     kind = named_head(config) if kind is None else kind
-    device = known_device(device)
+    device = select_device(device)
     with torch.device("meta"), NoInitialisation():
         graph = _described(config, kind, pooler)
     if kind is HeadKind.MLM:

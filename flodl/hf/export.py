@@ -14,23 +14,27 @@ from flodl.checkpoint.files import read_file_header
 from flodl.errors import FlodlError
 from flodl.graph import Graph
 from flodl.hf.build import build
-from flodl.hf.configs.base import json_text
+from flodl.hf.config import json_text
 from flodl.hf.errors import CheckpointMismatchError, ConfigError
 from flodl.hf.families import AutoConfig, DebertaV2Config, EncoderConfig
 from flodl.hf.head_kind import HeadKind, named_head
 from flodl.hf.opening import HeadOpening, open_model, with_head
-from flodl.hf.output_files import (
+from flodl.hf.source import (
     COMPANIONS,
+    CONFIG,
+    INDEX,
+    WEIGHTS,
+    Checkpoint,
+    Directory,
     companions_of,
     copy_files,
     new_directory,
+    read_text,
 )
-from flodl.hf.source import CONFIG, INDEX, WEIGHTS, Checkpoint, Directory, read_text
 from flodl.hf.text.files import OWN_NAMES
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from flodl.hf.weights.fill import LoadReport
-from flodl.hf.weights.keys import keys_have_pooler
-from flodl.hf.weights.slots import put, slots_of
+from flodl.hf.weights.keys import keys_have_pooler, put, slots_of
 from flodl.hf.weights.writing import save_safetensors_file_from_graph
 
 SOURCE_CONFIG = "config.source.json"

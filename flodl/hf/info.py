@@ -40,8 +40,7 @@ from flodl.hf.source import (
     shard_names,
 )
 from flodl.hf.weights.fill import match
-from flodl.hf.weights.keys import keys_have_pooler
-from flodl.hf.weights.slots import slots_of
+from flodl.hf.weights.keys import keys_have_pooler, slots_of
 from flodl.hf.weights.stored import Stored, StoredFiles
 
 

@@ -21,11 +21,11 @@ from typing import Any, Final, TypedDict
 
 import torch
 
+from flodl.device import select_device
 from flodl.graph import Graph
 from flodl.hf.build import build
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.configs.labels import LABEL_FIELDS, Labels
-from flodl.hf.device import known_device
+from flodl.hf.config import EncoderConfig
+from flodl.hf.config_fields import LABEL_FIELDS, Labels
 from flodl.hf.errors import ConfigError, FileNotFoundOnHub
 from flodl.hf.families import AutoConfig, family_of
 from flodl.hf.families.deberta import DebertaV2Config
@@ -33,7 +33,7 @@ from flodl.hf.head_kind import HeadKind, class_name, saved_head
 from flodl.hf.hub import locate
 from flodl.hf.layers.attention import check_attention
 from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint
-from flodl.hf.text.inputs import check_options
+from flodl.hf.text.call_options import check_options
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from flodl.hf.weights.fill import HeadInit, LoadReport, fill
 from flodl.hf.weights.keys import is_start_for, keys_have_pooler
@@ -353,7 +353,7 @@ def settled(
         found["head_init"] = "replace"
     check_options(found, known, method, otherwise)
     if found.get("device") is not None:
-        found["device"] = known_device(found["device"])  # refuse it before any download
+        found["device"] = select_device(found["device"])  # refuse it before any download
     return found
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flodl.errors import FlodlError
 from flodl.graph import Graph
+from flodl.hf.batch_encoding import Batch, mask_of
 from flodl.hf.build import build
 from flodl.hf.errors import DiskFull, need
 from flodl.hf.families import EncoderConfig, family_of
@@ -32,7 +33,6 @@ from flodl.hf.opening import (
     with_head,
 )
 from flodl.hf.pretrained import CLASSES, PretrainedModel
-from flodl.hf.text.encodings import Batch, mask_of
 from flodl.hf.text.files import TokenizerFiles, read_files
 from flodl.hf.text.source import from_files
 from flodl.hf.tokenizer import PreTrainedTokenizerFast

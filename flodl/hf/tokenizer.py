@@ -18,6 +18,7 @@ from flodl.hf.text.call_options import (
     PaddingChoice,
     RowShape,
     Side,
+    check_options,
     checked_side,
     row_shape,
 )
@@ -33,7 +34,6 @@ from flodl.hf.text.calling import (
 )
 from flodl.hf.text.conventions import check_settings, conventions, with_settings
 from flodl.hf.text.files import local_files, read_files
-from flodl.hf.text.inputs import check_options
 from flodl.hf.text.source import TokenizerSource, from_files
 from flodl.hf.text.vocabulary import Vocabulary
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flodl.graph.modules import NamedInputModule
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.configs.fields import (
+from flodl.hf.config import EncoderConfig
+from flodl.hf.config_fields import (
     MOST_LAYERS,
     WIDEST,
     activation_name,
@@ -22,10 +22,8 @@ from flodl.hf.configs.fields import (
 from flodl.hf.errors import need
 from flodl.hf.families.bert import SPECIAL
 from flodl.hf.families.family import Family, Words
-from flodl.hf.layers.embeddings import Embeddings
-from flodl.hf.layers.heads import Decoder, classifier
+from flodl.hf.layers.encoder import Decoder, Embeddings, LayerNames, TransformerLayer, classifier
 from flodl.hf.layers.layout import Layout, Refs, layout_of
-from flodl.hf.layers.transformer_layer import LayerNames, TransformerLayer
 from flodl.hf.text.files import TokenizerFiles, flag
 from flodl.hf.text.sentencepiece import sentence_pieces, unigram
 

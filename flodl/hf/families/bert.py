@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from torch import nn
 
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.configs.fields import rate
+from flodl.hf.config import EncoderConfig
+from flodl.hf.config_fields import rate
 from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.families.family import IDS, MASK, TYPES, Family, Words
-from flodl.hf.layers.embeddings import Embeddings
-from flodl.hf.layers.heads import Decoder, Named, Pooler, classifier
-from flodl.hf.layers.transformer_layer import Encoder
+from flodl.hf.layers.encoder import Decoder, Embeddings, Encoder, Named, Pooler, classifier
 from flodl.hf.text.files import TokenizerFiles, flag, reading
 
 if TYPE_CHECKING:

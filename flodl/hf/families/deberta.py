@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from flodl.graph.modules import NamedInputModule
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.configs.fields import (
+from flodl.hf.config import EncoderConfig
+from flodl.hf.config_fields import (
     WIDEST,
     Refused,
     activation_name,
@@ -30,13 +30,18 @@ from flodl.hf.configs.fields import (
 from flodl.hf.errors import ConfigError, need
 from flodl.hf.families.bert import SPECIAL, below_cls
 from flodl.hf.families.family import IDS, MASK, TYPES, Family, Words
-from flodl.hf.layers.activations import activation
-from flodl.hf.layers.dropout import dropout
-from flodl.hf.layers.embeddings import check_length, in_all_rows
-from flodl.hf.layers.heads import Decoder, Named, classifier
+from flodl.hf.layers.activations import activation, dropout
+from flodl.hf.layers.encoder import (
+    Decoder,
+    Named,
+    RecomputedLayer,
+    check_length,
+    classifier,
+    in_all_rows,
+    place,
+)
 from flodl.hf.layers.layout import POSITIONS, Layout, Refs, layout_of
 from flodl.hf.layers.relative import DisentangledAttention, RelativeTable, relative_rows
-from flodl.hf.layers.transformer_layer import RecomputedLayer, place
 from flodl.hf.text import files as setting
 from flodl.hf.text.files import TokenizerFiles
 from flodl.hf.text.sentencepiece import sentence_pieces, unigram

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from torch import nn
 
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.configs.fields import MOST_LAYERS, WIDEST, activation_name, flag, rate, whole
+from flodl.hf.config import EncoderConfig
+from flodl.hf.config_fields import MOST_LAYERS, WIDEST, activation_name, flag, rate, whole
 from flodl.hf.errors import ConfigError
 from flodl.hf.families.family import Family
 from flodl.hf.layers.activations import activation
-from flodl.hf.layers.embeddings import Embeddings
-from flodl.hf.layers.heads import classifier, first_token
-from flodl.hf.layers.transformer_layer import Encoder, LayerNames
+from flodl.hf.layers.encoder import Embeddings, Encoder, LayerNames, classifier, first_token
 
 if TYPE_CHECKING:
     from flodl.graph import FlowBuilder

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from torch import nn
 
-from flodl.hf.configs.base import EncoderConfig
+from flodl.hf.config import EncoderConfig
 from flodl.hf.errors import need
-from flodl.hf.layers.heads import classifier
+from flodl.hf.layers.encoder import classifier
 from flodl.hf.text.files import TokenizerFiles
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from flodl.graph.modules import NamedInputModule
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.configs.fields import (
+from flodl.hf.config import EncoderConfig
+from flodl.hf.config_fields import (
     FieldSpec,
     Plain,
     Refused,
@@ -33,13 +33,11 @@ from flodl.hf.configs.fields import (
 )
 from flodl.hf.errors import ConfigError
 from flodl.hf.families.family import Family
-from flodl.hf.layers.activations import activation
+from flodl.hf.layers.activations import activation, dropout
 from flodl.hf.layers.attention import Rotation, attend_tokens, nearby
-from flodl.hf.layers.dropout import dropout
-from flodl.hf.layers.heads import MeanOfTokens, first_token
+from flodl.hf.layers.encoder import MeanOfTokens, RecomputedLayer, first_token
 from flodl.hf.layers.initial import Cut, drawn_from
 from flodl.hf.layers.layout import IDS, MASK, POSITIONS, Layout, Refs, layout_of
-from flodl.hf.layers.transformer_layer import RecomputedLayer
 
 if TYPE_CHECKING:
     from flodl.graph import FlowBuilder

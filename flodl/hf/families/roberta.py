@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from torch import Tensor, nn
 
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.configs.fields import rate, refusal, whole
+from flodl.hf.config import EncoderConfig
+from flodl.hf.config_fields import rate, refusal, whole
 from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.families.family import Family, Words, template
-from flodl.hf.layers.dropout import dropout
-from flodl.hf.layers.embeddings import Embeddings
-from flodl.hf.layers.heads import Decoder, Pooler, first_token
-from flodl.hf.layers.transformer_layer import Encoder
+from flodl.hf.layers.activations import dropout
+from flodl.hf.layers.encoder import Decoder, Embeddings, Encoder, Pooler, first_token
 from flodl.hf.text.files import TokenizerFiles, flag, reading
 from flodl.hf.text.sentencepiece import PieceKind, sentence_pieces, unigram
 

@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks.hf import minilm
 from benchmarks.huggingface import cold, material, rates, residence, training
+from benchmarks.huggingface.products import time_through_onednn
 from benchmarks.huggingface.rates import OURS, REFERENCE, ROUTED, Measured
 from benchmarks.measure import median_ratio
-from benchmarks.huggingface.products import time_through_onednn
 from flodl.train.step.onednn import MEDIUM
 
 pytestmark = [
