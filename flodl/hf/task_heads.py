@@ -174,8 +174,10 @@ class Head(PretrainedModel):
         elif padding is False:
             choice = next(one for one in self._graph.modules() if isinstance(one, ChoiceOfLayout))
             inputs[PLACES] = choice.worthwhile(mask_of(enc) != 0)
-        device = self.device
-        logits: Tensor = self._graph(**{name: one.to(device) for name, one in inputs.items()})
+        device = next(self._graph.parameters()).device
+        for name, one in inputs.items():
+            inputs[name] = one.to(device)
+        logits: Tensor = self._graph(**inputs)
         return logits
 
     def __repr__(self) -> str:
@@ -219,7 +221,11 @@ def inputs_of(enc: Batch, config: EncoderConfig) -> dict[str, Tensor]:
         raise ValueError("row 0 of the batch has no tokens, and neither has any other")
     typed = config.type_vocab_size and family_of(config).reads_segments
     names = (IDS, MASK, TYPES, POSITIONS) if typed else (IDS, MASK, POSITIONS)
-    return {name: enc[name] for name in names if enc.get(name) is not None}
+    found = {}
+    for name in names:
+        if (given := enc.get(name)) is not None:
+            found[name] = given
+    return found
 
 
 class LabelledHead(Head):

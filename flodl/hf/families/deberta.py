@@ -34,6 +34,8 @@ from flodl.hf.layers.activations import activation, dropout
 from flodl.hf.layers.encoder import (
     Decoder,
     Named,
+    Part,
+    Parts,
     RecomputedLayer,
     check_length,
     classifier,
@@ -49,7 +51,6 @@ from flodl.hf.text.sentencepiece import sentence_pieces, unigram
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from flodl.graph import FlowBuilder
 
 _DIRECTIONS = ("c2p", "p2c")
 _NEGATIVE = -(2**31)
@@ -440,6 +441,8 @@ class DebertaV2(Family[DebertaV2Config]):
     config = DebertaV2Config
     decoders = ("cls.predictions.decoder", "lm_predictions.lm_head.decoder")
     heads = ("cls", "lm_predictions")
+    pooler = None
+    token_dropout = "hidden_dropout_prob"
     pads_see_all = True
     tokenizer_class = "DebertaV2Tokenizer"
     inputs = (IDS, MASK, TYPES)
@@ -463,20 +466,15 @@ class DebertaV2(Family[DebertaV2Config]):
         """The newer head has no table of its own."""
         return not config.legacy
 
-    def row_classifier(self, flow: FlowBuilder, config: DebertaV2Config, labels: int) -> None:
+    def row_classifier(self, config: DebertaV2Config) -> Parts:
         """A pooler and a projection."""
-        flow.through(ContextPooler(config), name="pooler")
-        classifier(flow, config.hidden_size, labels, config.classifier_dropout)
+        last = classifier(config.hidden_size, config.num_labels, config.classifier_dropout)
+        return Part(ContextPooler(config), "pooler"), *last
 
-    def token_dropout(self, config: DebertaV2Config) -> float:
-        """Dropout before a classifier of tokens."""
-        return config.hidden_dropout_prob
-
-    def word_decoder(self, flow: FlowBuilder, config: DebertaV2Config) -> None:
+    def word_decoder(self, config: DebertaV2Config) -> Parts:
         """The head of BERT, or the newer one, which decodes with the table of words."""
         if config.legacy:
-            flow.through(below_cls(config, config.embedding_size), name="cls")
-            return
+            return (Part(below_cls(config, config.embedding_size), "cls"),)
         width = config.hidden_size
         decoder = Decoder(
             (width, width),
@@ -484,4 +482,4 @@ class DebertaV2(Family[DebertaV2Config]):
             norm_eps=config.layer_norm_eps,
             activate=config.hidden_act,
         )
-        flow.through(Named("lm_head", decoder), name="lm_predictions")
+        return (Part(Named("lm_head", decoder), "lm_predictions"),)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from flodl.graph.modules import NamedInputModule
+from flodl.graph.modules import ModuleLike, NamedInputModule
 from flodl.hf.config import EncoderConfig
 from flodl.hf.layers.activations import activation, dropout
 from flodl.hf.layers.attention import attend_tokens
 from flodl.hf.layers.layout import MASK, POSITIONS, TYPES, Layout, Refs, layout_of
-
-if TYPE_CHECKING:
-    from flodl.graph import FlowBuilder
 
 
 class Embeddings(NamedInputModule):
@@ -245,7 +242,7 @@ class TransformerLayer(RecomputedLayer):
         """
         names = self.names
         asking = layout.firsts(tokens) if layout.ends_first else tokens
-        query, key, value = (at(self, path) for path in (names.query, names.key, names.value))
+        query, key, value = at(self, names.query), at(self, names.key), at(self, names.value)
         p = self.attention_dropout if self.training else 0.0
         attended = at(self, names.out)(
             attend_tokens(query(asking), key(tokens), value(tokens), self.heads, layout, p)
@@ -345,10 +342,26 @@ class Pooler(nn.Module):
         return pooled.tanh()
 
 
-def classifier(flow: FlowBuilder, width: int, labels: int, dropout: float) -> None:
-    """Append dropout and the projection to the classes."""
-    flow.through(nn.Dropout(dropout))
-    flow.through(nn.Linear(width, labels), name="classifier")
+class Part(NamedTuple):
+    """One step of a model.
+
+    Attributes:
+        module: A module, or a function of a tensor.
+        name: Its name in a checkpoint; None for a step without weights.
+        using: Further values that it reads.
+    """
+
+    module: ModuleLike
+    name: str | None = None
+    using: tuple[str, ...] = ()
+
+
+Parts: TypeAlias = tuple[Part, ...]
+
+
+def classifier(width: int, labels: int, dropout: float) -> Parts:
+    """Dropout and the projection to the classes."""
+    return Part(nn.Dropout(dropout)), Part(nn.Linear(width, labels), "classifier")
 
 
 class Decoder(nn.Module):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,6 +25,7 @@ from flodl.hf.families import family_of
 from flodl.hf.families.family import IDS, MASK, TYPES
 from flodl.hf.task_heads import Head
 from flodl.hf.text.call_options import (
+    NO_LIMIT,
     TruncationChoice,
     checked_pair,
     cut_shape,
@@ -130,7 +131,7 @@ def running(model: nn.Module) -> Iterator[torch.device]:
         if known is None:
             # train() would give all submodules the mode of the top module, but parts of a model may
             # be kept in another mode.
-            known = [m for m in model.modules() if m.training], []
+            known = list(filter(attrgetter("training"), model.modules())), []
             for module in known[0]:
                 module.training = False
             _RUNS[model] = known
@@ -191,7 +192,7 @@ def encoded_batches(
     for first in range(0, len(texts), _CHUNK):
         rows, samples = encode(texts[first : first + _CHUNK], first)
         for chosen in batching.split(list(map(len, rows))):
-            batch = encode.batch([rows[row] for row in chosen])
+            batch = encode.batch(list(map(rows.__getitem__, chosen)))
             inputs = [first + samples[row] for row in chosen]
             yield Part(inputs, [before + row for row in chosen], batch)
         before += len(rows)
@@ -228,18 +229,17 @@ class TextEncoding:
         max_length: int | None = None,
         stride: int | None = None,
     ) -> None:
-        limit, lengths = tokenizer.limit, [max_length]
+        limit, longest = tokenizer.limit, NO_LIMIT if max_length is None else max_length
         if truncation is False:
             if stride is not None:
                 raise ValueError("stride makes windows of what is cut off: it needs truncation")
-            lengths.append(limit)
+            longest = min(longest, limit or NO_LIMIT)
         elif max_length is None:
-            lengths += [limit, tokenizer.source.length]
+            longest = min(longest, limit or NO_LIMIT, tokenizer.source.length or NO_LIMIT)
         elif limit is not None and max_length > limit:
             raise ValueError(f"max_length {max_length} is more than the model's {limit} positions")
-        lowest = min((one for one in lengths if one is not None), default=None)
         self.tokenizer = tokenizer
-        self._shape = cut_shape(truncation, lowest, stride or 0)
+        self._shape = cut_shape(truncation, None if longest == NO_LIMIT else longest, stride or 0)
         self._windowed = stride is not None
 
     def __call__(
@@ -322,7 +322,9 @@ class TextEncoding:
         config = self.tokenizer.config
         typed = config is None or family_of(config).reads_segments
         facts = {IDS: "ids", MASK: "attention_mask", **({TYPES: "type_ids"} if typed else {})}
-        values = {name: list(map(attrgetter(fact), rows)) for name, fact in facts.items()}
+        values: dict[str, list[Any]] = {}
+        for name, fact in facts.items():
+            values[name] = list(map(attrgetter(fact), rows))
         return BatchEncoding(values, rows, "pt")
 
 
