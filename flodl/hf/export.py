@@ -213,16 +213,14 @@ def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph
         CheckpointError: The file is not a checkpoint, or not one of this model.
     """
     config = _without_source(AutoConfig.from_json_str(config_json, origin=origin))
-    shapes, dtypes = {}, {}
-    for entry in read_file_header(checkpoint).model_entries:
-        key = entry.name.replace("/", ".")
-        shapes[key], dtypes[key] = entry.shape, entry.dtype
-    config = with_head(config, named_head(config), shapes)
-    graph = build(config, pooler=keys_have_pooler(shapes), device="cpu")
+    entries = read_file_header(checkpoint).model_entries
+    stored = {entry.name.replace("/", "."): entry for entry in entries}
+    config = with_head(config, named_head(config), stored)
+    graph = build(config, pooler=keys_have_pooler(stored), device="cpu")
     for slot in slots_of(graph):
-        stored = next((dtypes[key] for key in slot.keys if key in dtypes), None)
-        if stored is not None:
-            put(slot.places, torch.empty(slot.tensor.shape, dtype=stored))
+        known = next((stored[key] for key in slot.keys if key in stored), None)
+        if known is not None:
+            put(slot.places, torch.empty(slot.tensor.shape, dtype=known.dtype))
     report = graph.load_checkpoint(checkpoint)
     if report.missing:
         raise CheckpointMismatchError(

@@ -2,8 +2,8 @@
 
 ::
 
-    config = with_head(read_config(checkpoint, family, kind, asked), kind, shapes)
-    graph = build(config)
+    config = with_head(read_config(checkpoint, family, kind, asked), kind, stored.tensors)
+    graph = build(config, kind)
     fill(graph, stored, config)
 
 Each stage makes one value from those before. Only the headers of the weights are read before the
@@ -15,9 +15,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Protocol, TypedDict
 
 import torch
 
@@ -42,7 +42,14 @@ from flodl.log import warning
 
 Source = str | os.PathLike[str]
 
-Shapes = Mapping[str, Sequence[int]]
+
+class Shaped(Protocol):
+    """The description of a tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+
 
 _CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
 
@@ -157,9 +164,8 @@ def open_model(
     config = read_config(checkpoint, family, kind, asked)
     kind = kind or saved_head(config)
     stored = StoredFiles(checkpoint.weight_files(), asked.get("key_mapping"))
-    shapes = {key: tensor.shape for key, tensor in stored.tensors.items()}
-    config = with_head(config, kind, shapes, new_head=asked.get("head_init") == "replace")
-    graph = build(config, kind, pooler=keys_have_pooler(shapes))
+    config = with_head(config, kind, stored.tensors, new_head=asked.get("head_init") == "replace")
+    graph = build(config, kind, pooler=keys_have_pooler(stored.tensors))
     if _filled(graph, stored, config, kind, asked, checkpoint).untied:
         config = config.replace(tie_word_embeddings=False)
     graph.set_source_config(config.to_json_string())
@@ -257,7 +263,11 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
 
 
 def with_head(
-    config: EncoderConfig, kind: HeadKind, shapes: Shapes, *, new_head: bool = False
+    config: EncoderConfig,
+    kind: HeadKind,
+    tensors: Mapping[str, Shaped],
+    *,
+    new_head: bool = False,
 ) -> EncoderConfig:
     """The configuration of a model with this head: its class, its labels and its variant.
 
@@ -267,7 +277,7 @@ def with_head(
     Args:
         config: That of a checkpoint.
         kind: The head.
-        shapes: Shapes of the tensors of the checkpoint, by key; none for a new model.
+        tensors: The descriptions of the tensors of the checkpoint, by key; none for a new model.
         new_head: Whether the head is drawn again. Then the checkpoint's classifier does not say how
             many classes there are.
 
@@ -276,11 +286,12 @@ def with_head(
     """
     fields: dict[str, Any] = {"architectures": (class_name(config, kind),)}
     if kind.labelled:
-        rows = shapes.get(_CLASSIFIERS[0]) or shapes.get(_CLASSIFIERS[1])
-        fields["id2label"] = config.labels_for(rows[0] if rows and not new_head else None)
+        last = tensors.get(_CLASSIFIERS[0]) or tensors.get(_CLASSIFIERS[1])
+        rows = last.shape[0] if last and last.shape and not new_head else None
+        fields["id2label"] = config.labels_for(rows)
     config = config.replace(**fields)
     if kind is HeadKind.MLM and isinstance(config, DebertaV2Config):
-        config = config.for_masked_lm(legacy=_has_older_decoder(config, shapes))
+        config = config.for_masked_lm(legacy=_has_older_decoder(config, tensors))
     return config
 
 
