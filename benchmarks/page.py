@@ -36,6 +36,7 @@ import torch
 from torch import nn
 
 from benchmarks.measure import (
+    Bar,
     command_line,
     environment,
     interleaved,
@@ -73,6 +74,7 @@ while selector.get_map():
 
 SECONDS = 3.0
 NEVER = "Not measured yet"
+SLOWER = Bar(1.01, form=".3f")
 EMPTY = "data:text/html,<!doctype html><title>empty</title>"
 
 PLOT = """(({ left, top, width, height }) => [left, top + height / 2, width])(
@@ -331,7 +333,11 @@ def steps_part(row: Row | None) -> list[str]:
     heading = "## Step time against who watches"
     if row is None:
         return [heading, NEVER]
-    trained = table(["who watches", "µs per step", "of nobody", "spread"], row["rows"])
+    rows = [
+        [who, step, ratio, wide, "" if who == "nobody" else SLOWER.verdict(float(ratio))]
+        for who, step, ratio, wide in row["rows"]
+    ]
+    trained = table(["who watches", "µs per step", "of nobody", "spread", "bar"], rows)
     return [
         heading,
         f"{row['where']}. A small MLP on one thread, blocks of about {row['block']:g} s, each with "

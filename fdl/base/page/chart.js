@@ -327,7 +327,6 @@ class Chart {
     const y = line.raw || line.y;
     const few = this.lines.length <= MARKED_UP_TO;
     const shown = (value) => Number.isFinite(value) && (!this.logs || value > 0);
-    const broken = (value) => value !== null && !Number.isFinite(value);
     const within = (at) => this.focus.axis.has(at) && px(at) >= box.left - 1 && px(at) <= box.right + 1;
     for (let index = 0; index < (few ? x.length : Math.min(2, x.length)); index++) {
       if (!within(x[index])) continue;
@@ -336,7 +335,7 @@ class Chart {
         const height = py(value);
         if (!shown(y[index - 1]) && !shown(y[index + 1])) disc(context, across, Math.min(box.bottom, Math.max(box.top, height)), 3, color);
         if (few && (height < box.top - 1 || height > box.bottom + 1)) triangle(context, across, height < box.top ? box.top : box.bottom, height < box.top, color);
-      } else if (few && broken(value)) {
+      } else if (few && !Number.isFinite(value)) {
         strokeLine(context, across, box.bottom - 7, across, box.bottom, this.lines.length > 8 ? color : ink.get("bad"), 2);
       }
     }
@@ -370,9 +369,9 @@ class Chart {
     this.area.setAttribute("aria-valuenow", x);
   }
 
-  /** Draw one line again, above all others. */
-  emphasize(context, line) {
-    const { box, px, py } = this.scales;
+  /** The way of a line over the plot. */
+  pathOf(line) {
+    const { px, py } = this.scales;
     const path = new Path2D();
     let down = false;
     line.x.forEach((x, index) => {
@@ -381,7 +380,13 @@ class Chart {
       if (known) path[down ? "lineTo" : "moveTo"](px(x), py(value));
       down = known;
     });
-    inside(context, box, () => {
+    return path;
+  }
+
+  /** Draw one line again, above all others. */
+  emphasize(context, line) {
+    const path = this.pathOf(line);
+    inside(context, this.scales.box, () => {
       for (const [color, width] of [[ink.get("card"), 5], [line.color, 2.6]]) {
         Object.assign(context, { strokeStyle: color, lineWidth: width, lineJoin: "round" });
         context.stroke(path);

@@ -248,11 +248,14 @@ class RunsPage extends Page {
   }
 
   /** Ask which runs meet the filter, and show them; of several questions the last one counts. */
-  async #filter() {
-    const number = ++this.#asked;
+  #filter() {
+    return (this.settled = this.#ask(++this.#asked));
+  }
+
+  async #ask(number) {
     const text = this.choices.get("filter").trim();
     const met = text ? await this.source.where(text) : { ids: null, problem: "" };
-    if (number !== this.#asked) return;
+    if (number !== this.#asked) return this.settled;
     this.#met = met;
     this.show();
   }
@@ -273,7 +276,7 @@ class RunsPage extends Page {
 
   changed(names) {
     const only = (...some) => names.every((name) => some.includes(name));
-    if (names.includes("filter")) this.settled = this.#filter().catch((error) => this.lost(error));
+    if (names.includes("filter")) this.#filter().catch((error) => this.lost(error));
     else if (only("sort", "columns")) this.table.show();
     else this.show();
   }

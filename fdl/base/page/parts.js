@@ -80,11 +80,11 @@ function tile(title, value, note, unit = "") {
   return element("article", { className: "card tile" }, element("h3", { textContent: title, title }), figure, element("p", { textContent: note || "\u00a0", title: note }));
 }
 
-function metricTile({ name, unit, last, best, limits, xs, ys }) {
+function metricTile({ name, unit, last, best, min, max, xs, ys }) {
   let note = "";
   if (xs.length === 1 || unit === "step") note = `at ${unit} ${formatWhole(last.x)}`;
   else if (best) note = `best ${formatMetric(best.y)} at epoch ${best.x}`;
-  else if (limits.low < limits.high) note = `${formatMetric(limits.low)} to ${formatMetric(limits.high)}`;
+  else if (min < max) note = `${formatMetric(min)} to ${formatMetric(max)}`;
   const made = tile(name, formatMetric(last.y), note);
   made.querySelector("strong").classList.toggle("bad-value", !Number.isFinite(last.y));
   if (xs.length > 1) {

@@ -256,12 +256,6 @@ class Series {
     return range && detail && detail.range[0] <= range[0] && detail.range[1] >= range[1] ? detail : this;
   }
 
-  /** Limits of the values without outliers. */
-  get limits() {
-    if (this.limited?.count !== this.ys.length) this.limited = { count: this.ys.length, ...robustLimits(this.ys.filter(Number.isFinite)) };
-    return this.limited;
-  }
-
   get last() {
     const end = this.xs.length - 1;
     return { x: this.xs[end], y: this.ys[end] };

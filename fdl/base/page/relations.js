@@ -6,6 +6,7 @@ const NARROW_AXIS = 88;
 
 class ParallelPanel extends Chart {
   #axes = [];
+  #lines = [];
   #brushes = new Map();
 
   constructor(page) {
@@ -55,15 +56,15 @@ class ParallelPanel extends Chart {
     const color = paintBy(choices.get("target"), runs);
     const brushed = new Set(this.brushed);
     const within = { width: 1.4, alpha: Math.max(0.12, Math.min(0.85, 60 / Math.max(1, brushed.size))) };
-    const lines = visible.map((run) => {
+    this.#lines = visible.map((run) => {
       const isInside = brushed.has(run);
       const y = this.#axes.map(({ column, at }) => at(column.value(run)));
       return { run, isInside, x: [...columns.keys()], y, color: isInside ? color(run) : ink.get("line"), ...(isInside ? within : { width: 1, alpha: 0.5 }) };
     });
-    lines.sort((a, b) => a.isInside - b.isInside);
+    this.#lines.sort((a, b) => a.isInside - b.isInside);
     const bounds = visible.length && columns.length > 1 ? { low: -0.03, high: 1.12, first: -0.05, last: columns.length - 0.6 } : null;
     this.focus.axis.named = [];
-    this.paint(lines, { bounds, yTicks: [], empty: visible.length ? "choose two or more axes" : "no run is visible" });
+    this.paint([], { bounds, yTicks: [], empty: visible.length ? "choose two or more axes" : "no run is visible" });
     this.resetButton.hidden = !this.#brushes.size && !this.focus.range;
     const hidden = all.length - columns.length;
     const inside = this.#brushes.size ? `${brushed.size} of ${counted(visible.length, "run")} inside the ranges` : `${counted(visible.length, "run")} · drag along an axis to choose a range`;
@@ -71,9 +72,22 @@ class ParallelPanel extends Chart {
     this.area.setAttribute("aria-label", `Parallel coordinates of ${counted(visible.length, "run")} over ${columns.map((one) => one.label).join(", ")}`);
   }
 
+  get things() {
+    return this.#lines;
+  }
+
+  get ends() {
+    return [0, this.#axes.length - 1];
+  }
+
   decorate(context) {
     const { px, py, box } = this.scales;
     const room = px(1) - px(0) - 14;
+    for (const line of this.#lines) {
+      Object.assign(context, { strokeStyle: line.color, lineWidth: line.width, globalAlpha: line.alpha });
+      context.stroke(this.pathOf(line));
+    }
+    context.globalAlpha = 1;
     for (const [index, { column, ticks }] of this.#axes.entries()) {
       const [x, last] = [px(index), index === this.#axes.length - 1];
       strokeLine(context, x, py(1), x, py(0), ink.get("soft"));
@@ -128,7 +142,7 @@ class ParallelPanel extends Chart {
   found(x, level) {
     const at = Math.min(this.#axes.length - 1, Math.max(0, x));
     const left = Math.floor(at);
-    return this.lines.flatMap((line) => {
+    return this.#lines.flatMap((line) => {
       const [a, b] = [line.y[left], at > left ? line.y[left + 1] : 0];
       const height = this.scales.py(a + (at - left) * (b - a));
       const near = level === null || Math.abs(height - level) < 16;
