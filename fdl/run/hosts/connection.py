@@ -66,7 +66,7 @@ _NAMED = re.compile(
 )
 
 
-def trouble_of_ssh(said: str, machine: Machine) -> Trouble:
+def _trouble_of_ssh(said: str, machine: Machine) -> Trouble:
     """What ssh says when it does not connect, as a cause and a command."""
     address, prefix = machine.address, ""
     if "stdio forwarding failed" in said:
@@ -134,7 +134,7 @@ class Connection:
             return None
         master.kill()
         said = master.communicate()[1].decode(errors="replace") if ready else "timed out"
-        return trouble_of_ssh(said, self.machine)
+        return _trouble_of_ssh(said, self.machine)
 
     @property
     def shell(self) -> list[str]:
