@@ -20,7 +20,7 @@ import torch
 from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file
 from flodl.ranks.launch import interrupt
 from flodl.ranks.launch.interrupt import InterruptRequest
-from flodl.train import shutdown
+from flodl.train.observers import reporting
 from tests import fork_server
 
 from .programs import network, training
@@ -375,8 +375,8 @@ def test_ctrl_c_does_not_end_a_function_at_exit(monkeypatch: pytest.MonkeyPatch)
     before, work = signal.getsignal(signal.SIGINT), _Interrupted()
     ledger = SimpleNamespace(lap=work.interrupted, seconds=dict)
     monitor = SimpleNamespace(amend_ledger=work.interrupted)
-    monkeypatch.setattr(shutdown, "_ended", (os.getpid(), ledger, monitor))
-    shutdown._book()
+    monkeypatch.setattr(reporting, "_ended", (os.getpid(), ledger, monitor))
+    reporting._book_shutdown()
     assert work.done == ["all"] * 2
     assert signal.getsignal(signal.SIGINT) is before
 
