@@ -101,7 +101,7 @@ def add(
     folder = make_playground(root, os.environ) if parts.playground else None
     unpinned = {one.host for one in (demand, folder) if one and one.host}
     for host in unpinned:
-        tell_unpinned(host)
+        _tell_unpinned(host)
     if demand is not None:
         _install(demand, extra, dry_run=dry_run)
     if folder is not None:
@@ -109,7 +109,7 @@ def add(
     return 0
 
 
-def tell_unpinned(host: HostVersion) -> None:
+def _tell_unpinned(host: HostVersion) -> None:
     """Say that a version is not pinned, because no index has it."""
     if not host.can_be_had:
         output.note(f"flodl {host.version} is a development version, so it is not pinned")

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 verbs = Group("libtorch", "Install, choose, use and check the C++ library of PyTorch.")
 
-SCHEMA_VERSION = 1
-
 Source = Annotated[
     str | None,
     typer.Option(
@@ -162,8 +160,7 @@ def info(json: Json = False, everywhere: Global = False) -> int:
     variant = store.required()
     described = _described(variant)
     if json:
-        active = {"active": variant.id}
-        output.print_json({"schema_version": SCHEMA_VERSION, **active, **described})
+        output.write(sys.stdout, output.versioned({"active": variant.id, **described}))
         return 0
     labels = (("Version", "torch"), ("CUDA", "cuda"), ("Archs", "archs"), ("Source", "source"))
     rows = [("Active", variant.id)]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fdl.programs.parameters.parameter import Parameter
 
 
-class Selected(Record):
+class _Selected(Record):
     """A program with its subcommands chosen.
 
     Attributes:
@@ -28,7 +28,7 @@ class Selected(Record):
     before: Mapping[str, int] = {}
 
 
-def select(schema: Schema, words: Sequence[str]) -> Selected:
+def select(schema: Schema, words: Sequence[str]) -> _Selected:
     """Follow the names of subcommands among ``words``; other words are skipped."""
     chosen: list[str] = []
     above: list[Parameter] = []
@@ -42,8 +42,8 @@ def select(schema: Schema, words: Sequence[str]) -> Selected:
         chosen.append(word)
         schema = schema.commands[word]
     if not chosen:
-        return Selected(schema)
-    return Selected(_with_options(schema, above), chosen, _still_before(before, schema))
+        return _Selected(schema)
+    return _Selected(_with_options(schema, above), chosen, _still_before(before, schema))
 
 
 def _still_before(before: dict[str, int], inner: Schema) -> dict[str, int]:
