@@ -7,7 +7,6 @@ and also task heads, because these read the configuration once.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 from flodl.errors import PathError
 from flodl.graph import FlowBuilder, Graph
 from flodl.graph.base import GraphBase
-from flodl.graph.modules import NamedInputModule
 from flodl.graph.selection import Spot, places, select
 from flodl.hf.build import build
 from flodl.hf.errors import ConfigError
@@ -38,37 +36,28 @@ def extract(graph: Graph, path: str) -> Graph:
       ``last_hidden_state [B, S, H]`` and has its own configuration.
     - Layers of an encoder become ``graph(hidden_states [B, S, H], attention_mask=None)``,
       renumbered from 0 under ``encoder.layer``; those of a ModernBERT under ``encoder``.
-    - Other modules run one after the other.
 
     Args:
-        graph: A model.
-        path: What to copy: ``"bert"``, ``"bert.encoder.layer.0-3"``, ``"classifier"``.
+        graph: A model of ``flodl.hf``.
+        path: What to copy: ``"bert"``, ``"bert.encoder.layer.0-3"``.
 
     Raises:
-        PathError: The path leads nowhere, or to modules that need more than the output of the
-            module before them.
+        PathError: The path leads nowhere, or neither to the encoder nor to layers of it.
         ConfigError: The path is the encoder, and its parts do not match its configuration, for
             instance while adapters are not merged.
     """
-    spots = _wanted(graph, path)
-    if isinstance(spots[0].module, GraphBase) and len(spots) == 1:
+    graph.validate_path(path)  # raises an error that says what is wrong
+    spots = select(graph, path)
+    if len(spots) == 1 and isinstance(spots[0].module, GraphBase):
         return _encoder_of(graph, spots[0].graph)
-    holder = _holder_of(graph, spots)
-    if holder is not None:
-        layers = _layers_of(holder, [int(spot.key) for spot in spots])
-        return layers.train(spots[0].module.training)
-    needy = [s.path for s in spots if isinstance(s.module, NamedInputModule | GraphBase)]
-    needy += [spot.path for spot in spots if not _takes_one_tensor(spot.module)]
-    if needy:
+    holder = _holder_of(graph, spots) if spots else None
+    if holder is None:
         raise PathError(
-            f"{needy[0]!r} cannot run alone: it needs other values of the graph; extract the "
-            "encoder, a range of its layers, or a module that takes one tensor"
+            f"{path!r} is neither the encoder nor layers of it, which alone can be extracted; "
+            "copy another module with copy.deepcopy(graph.get_submodule(name))"
         )
-    first, *others = (copy.deepcopy(spot.module) for spot in spots)
-    flow: FlowBuilder = FlowBuilder.from_(first)
-    for module in others:
-        flow.through(module)
-    return flow.build().train(spots[0].module.training)
+    layers = _layers_of(holder, [int(spot.key) for spot in spots])
+    return layers.train(spots[0].module.training)
 
 
 def drop_layers(graph: Graph, layers: Iterable[int]) -> None:
@@ -174,32 +163,9 @@ def _put_config(graph: Graph, config: EncoderConfig | None) -> None:
 # --- Parts -----------------------------------------------------------------------------------
 
 
-def _wanted(graph: Graph, path: str) -> list[Spot]:
-    graph.validate_path(path)  # raises an error that says what is wrong
-    spots = select(graph, path)
-    if not spots:
-        raise PathError(f"path {path!r} leads to a tag; give the name of modules")
-    return spots
-
-
-def _takes_one_tensor(module: nn.Module) -> bool:
-    """Whether a module runs on one argument; a mere container does not run at all."""
-    if type(module).forward is nn.Module.forward:
-        return False
-    needed = [
-        argument
-        for argument in inspect.signature(module.forward).parameters.values()
-        if argument.default is argument.empty
-        and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
-    ]
-    return len(needed) <= 1
-
-
 def _encoder_of(graph: Graph, part: Graph) -> Graph:
     """A model without a head, with the weights of an encoder."""
-    if graph.source_config is None or not hasattr(part._modules.get("embeddings"), "forward_named"):
-        return copy.deepcopy(part)
-    config = AutoConfig.from_json_str(graph.source_config)
+    config = AutoConfig.from_json_str(str(graph.source_config))
     config = config.replace(architectures=(config.base_class_name,))
     model = build(config, HeadKind.BASE, pooler="pooler" in part._modules)
     state = {name: value.detach().clone() for name, value in part.state_dict().items()}
@@ -207,7 +173,7 @@ def _encoder_of(graph: Graph, part: Graph) -> Graph:
     if different:
         raise ConfigError(
             f"the encoder is not the one of its configuration: they differ in {min(different)!r}; "
-            "merge adapters, and extract parts one by one where modules were replaced"
+            "merge adapters, and put replaced modules back"
         )
     model.load_state_dict(state, assign=True)
     model.set_source_config(config.to_json_string())

@@ -169,7 +169,7 @@ function save(name, kind, text) {
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
-/** Use the browser's storage; it may be forbidden to local files, and a choice then lasts as long as the page. */
+/** Use the browser's storage or the address; both may be forbidden to a page, and a choice then lasts as long as the page. */
 function stored(use) {
   try {
     return use(window.localStorage);
@@ -300,6 +300,13 @@ function disc(context, x, y, radius, fill, edge = null) {
   if (!edge) return;
   Object.assign(context, { strokeStyle: edge, lineWidth: 2 });
   context.stroke();
+}
+
+/** Colour a rectangle between two corners lightly. */
+function wash(context, color, left, top, right, bottom, alpha = 0.16) {
+  Object.assign(context, { fillStyle: ink.get(color), globalAlpha: alpha });
+  context.fillRect(left, top, right - left, bottom - top);
+  context.globalAlpha = 1;
 }
 
 /** Draw inside a box only. */

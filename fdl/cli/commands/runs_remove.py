@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,11 +23,11 @@ from fdl.cli.commands.runs_group import (
 from fdl.cli.commands.verb import Complete, DryRun, Group, Verb
 from fdl.runs import prune as pruning
 from fdl.runs.find import choose, search, shortened
-from fdl.runs.prune import Rule, continued_by, remove, remove_checkpoints
-from fdl.runs.run import RUNNING, Run
+from fdl.runs.prune import Removal, Rule, continued_by, remove
+from fdl.runs.run import RUNNING
 
 if TYPE_CHECKING:
-    from fdl.runs.prune import Surplus
+    from fdl.runs.run import Run
 
 
 verbs = Group()
@@ -79,11 +77,12 @@ def rm(
         found[str(run.path.resolve())] = run
     named = list(found.values())
     every = search([*searched, *{run.path.parent for run in named}])
-    remarks = []
+    removals = []
     for run in named:
         names = ", ".join(one.name for one in continued_by(run, every))
-        remarks.append(f"resumed by {names}" if names else "")
-    return _delete_runs(named, remarks, yes=yes, dry_run=dry_run)
+        remark = f"resumed by {names}" if names else ""
+        removals.append(Removal(run, run.bytes, remark=remark))
+    return _delete("run", removals, yes=yes, dry_run=dry_run)
 
 
 @verbs.command("prune", cls=Verb)
@@ -142,90 +141,62 @@ def prune(
     meeting = {run.path for run in only_where(where, every)}
     runs = [run for run in runs if run.path in meeting and not run.is_linked]
     if kept is not None:
-        found = pruning.surplus(runs, every, kept)
-        return _delete_checkpoints(found, yes=yes, dry_run=dry_run)
-    return _delete_runs(runs, [""] * len(runs), yes=yes, dry_run=dry_run)
+        files = pruning.surplus(runs, every, kept)
+        return _delete("checkpoint", files, yes=yes, dry_run=dry_run)
+    removals = [Removal(run, run.bytes) for run in runs]
+    return _delete("run", removals, yes=yes, dry_run=dry_run)
 
 
-class _Item(NamedTuple):
-    """What may be deleted: its row in the list, how many it stands for, and how it goes."""
-
-    run: Run
-    what: str
-    bytes: int
-    remark: str
-    number: int
-    remove: Callable[[], bool]
-
-
-def _delete_runs(runs: list[Run], remarks: list[str], *, yes: bool, dry_run: bool) -> int:
-    items = [
-        _Item(run, run.state, run.bytes, remark, 1, partial(remove, run))
-        for run, remark in zip(runs, remarks, strict=True)
-    ]
-    return _delete(items, "run", "it has changed since it was listed", yes=yes, dry_run=dry_run)
-
-
-def _delete_checkpoints(found: list[Surplus], *, yes: bool, dry_run: bool) -> int:
-    items = [
-        _Item(
-            one.run,
-            ", ".join(one.names),
-            one.bytes,
-            f"{one.kept} stays: to resume from" if one.kept else "",
-            len(one.names),
-            partial(remove_checkpoints, one),
-        )
-        for one in found
-    ]
-    changed = "it is running or no longer exists"
-    return _delete(items, "checkpoint", changed, yes=yes, dry_run=dry_run)
-
-
-def _delete(items: list[_Item], word: str, changed: str, *, yes: bool, dry_run: bool) -> int:
-    """Delete items, after listing them with their sizes and asking.
-
-    Args:
-        items: The items.
-        word: What one of them is called.
-        changed: Why an item stays that has changed since it was listed.
-        yes: Whether nobody is asked.
-        dry_run: Whether they are only listed.
-
-    Returns:
-        0; 1 if nobody agreed or one cannot be deleted.
-    """
-    from fdl.base.tables import table
-
-    if not items:
-        output.note(f"no {word} to remove")
+def _delete(what: str, found: list[Removal], *, yes: bool, dry_run: bool) -> int:
+    """Delete runs or checkpoints, after listing them and asking; 1 if one of them stays."""
+    if not found:
+        output.note(f"no {what} to remove")
         return 0
-    total = output.counted(sum(one.number for one in items), word)
-    rows = [
-        [printable(str(shortened(one.run.path))), one.what, size_text(one.bytes), one.remark]
-        for one in items
-    ]
-    rows.append([total, "", size_text(sum(one.bytes for one in items)), ""])
-    width = 4 if any(one.remark for one in items) else 3
-    output.show(table([row[:width] for row in rows], right=(2,)))
-    sys.stdout.flush()
+    _show(what, found)
     if dry_run:
         return 0
-    if not yes and (ask(f"remove {total}? [y/N] ") or "").lower() not in ("y", "yes"):
+    if not yes and not _agreed(f"remove {_counted(what, found)}?"):
         output.note("nothing was removed; --yes removes without asking")
         return 1
-    code = removed = freed = 0
-    for one in items:
+    removed, code = [], 0
+    for one in found:
         try:
-            if one.remove():
-                removed += one.number
-                freed += one.bytes
+            if remove(one):
+                removed.append(one)
             else:
-                output.warning(f"{shortened(one.run.path)} is not removed: {changed}")
+                output.warning(
+                    f"{shortened(one.run.path)} is not removed: it has changed since it was listed"
+                )
         except FdlError as problem:
             output.error(problem.message, problem.hint)
             code = 1
-    # The list says the sizes of runs; of a run that loses checkpoints, something stays.
-    said = f", {size_text(freed)} freed" if word == "checkpoint" else ""
-    output.note(f"removed {output.counted(removed, word)}{said}")
+    freed = f", {size_text(sum(one.bytes for one in removed))} freed" * (what == "checkpoint")
+    output.note(f"removed {_counted(what, removed)}{freed}")
     return code
+
+
+def _counted(what: str, found: list[Removal]) -> str:
+    return output.counted(sum(len(one.files) or 1 for one in found), what)
+
+
+def _show(what: str, found: list[Removal]) -> None:
+    """Print what may go with its size, and the sum."""
+    from fdl.base.tables import table
+
+    rows = [
+        (
+            printable(str(shortened(one.run.path))),
+            ", ".join(one.files) or one.run.state,
+            size_text(one.bytes),
+            one.remark,
+        )
+        for one in found
+    ]
+    total = size_text(sum(one.bytes for one in found))
+    output.show(table([*rows, (_counted(what, found), "", total, "")], right=(2,)))
+    sys.stdout.flush()
+
+
+def _agreed(question: str) -> bool:
+    """Ask on the terminal; no without one."""
+    return (ask(f"{question} [y/N] ") or "").lower() in ("y", "yes")

@@ -11,34 +11,32 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from fdl.base.files import replacing
-from flodl.hf.configs.fields import (
+from flodl.hf.config_fields import (
+    ALLOWED,
+    DEFAULT_WIDTH,
+    LABEL_FIELDS,
     MOST_LABELS,
     MOST_LAYERS,
     WIDEST,
     FieldSpec,
+    Labels,
     Refused,
     activation_name,
     amount,
-    flag,
-    one_of,
-    parsed,
-    rate,
-    refusal,
-    text,
-    texts,
-    whole,
-)
-from flodl.hf.configs.labels import (
-    ALLOWED,
-    DEFAULT_WIDTH,
-    LABEL_FIELDS,
-    Labels,
     default_labels,
+    flag,
     labels_of,
     names_from_ids,
     names_from_names,
+    one_of,
+    parsed,
     put_labels,
+    rate,
+    refusal,
     resolve_labels,
+    text,
+    texts,
+    whole,
 )
 from flodl.hf.errors import ConfigError
 
