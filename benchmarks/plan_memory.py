@@ -102,13 +102,14 @@ def text_of(rows: Mapping[str, Row], options: argparse.Namespace) -> str:
                 spread([gpu["reserved_bytes"] / one for one in taken]),
                 f"{smallest(gpu['needed_bytes'])} GB",
                 f"{smallest(middle + CONTEXT_BYTES)} GB",
+                str(len(taken)),
                 verdict,
             ]
         )
     header = ["model", "batch", "parameters", "gradients", "optimizer", "activations", "predicted",
               "taken here", "predicted / taken", "spread", "fits from, predicted",
-              "fits from, taken", "verdict"]  # fmt: skip
-    body += [[name, NOT_YET, *[""] * 11] for name in NAMES if name not in rows]
+              "fits from, taken", "rounds", "verdict"]  # fmt: skip
+    body += [[name, NOT_YET, *[""] * 12] for name in NAMES if name not in rows]
     counts = [verdicts.count("wrong"), verdicts.count("refused")]
     bars = [
         bar.verdict(count) if len(rows) == len(NAMES) else NOT_YET
@@ -117,7 +118,7 @@ def text_of(rows: Mapping[str, Row], options: argparse.Namespace) -> str:
     return page(
         options,
         "Memory on a GPU that is not here",
-        f"Two steps with Adam, {options.rounds} rounds, medians. **No GPU was used.** *Taken here* "
+        "Two steps with Adam, medians of the rounds. **No GPU was used.** *Taken here* "
         "is what the steps take on a CPU: the peak of the process, without what it held before "
         "the model. It checks the sum of the tensors, and not the kernels of a GPU. *Predicted* is "
         "what PyTorch's allocator for CUDA would reserve. *Fits from* is the smallest GPU of whole "
