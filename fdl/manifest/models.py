@@ -129,6 +129,10 @@ class Ddp(Section):
     elastic: bool | None = None
     """Let ranks come and go while the others train on; needs `flodl[elastic]` and `cadence`. What a
     lost rank has trained since the last average is trained again by the others."""
+    exchange: Literal["float32", "bf16", "int8"] | None = None
+    """Send gradients, or changes of weights, as `float32`, `bf16` or `int8` (default: float32).
+    `bf16` sends half of the bytes and rounds them; `int8` sends a quarter. Its rounding errors are
+    added to the next exchange. Buffers and the state of optimizers are not rounded."""
 
     @field_validator("policy", "backend")
     @classmethod

@@ -51,6 +51,17 @@ class Backend(StrEnum):
     """Through a copy in host memory and Gloo; if a rank is late, the average can be skipped."""
 
 
+class ExchangeFormat(StrEnum):
+    """How the values are written that the ranks exchange."""
+
+    FLOAT32 = "float32"
+    """As they are: 4 bytes per value."""
+    BF16 = "bf16"
+    """Rounded to bfloat16: 2 bytes per value."""
+    INT8 = "int8"
+    """Rounded to 255 steps per 256 values: 1 byte per value. The next exchange adds the error."""
+
+
 MODES = tuple(f"{b}-{p}" for b in Backend for p in Policy if p is not Policy.AUTO)
 """Backend and policy in one word."""
 
@@ -92,6 +103,18 @@ class DdpRunConfig(Settings):
         Backend.NCCL, OneOf(Backend), takes="backend", kind="Backend | str", key="backend"
     )
     """Average with ``nccl`` on the GPUs, or with ``cpu`` through main memory."""
+    exchange: ExchangeFormat = setting(
+        ExchangeFormat.FLOAT32,
+        OneOf(ExchangeFormat),
+        takes="format",
+        kind="ExchangeFormat | str",
+        key="exchange",
+    )
+    """Send gradients, or changes of weights, as ``float32``, ``bf16`` or ``int8``.
+
+    ``bf16`` sends half of the bytes and rounds them; ``int8`` sends a quarter. Its rounding errors
+    are added to the next exchange. Buffers and the state of optimizers are not rounded.
+    """
     anchor: int = setting(10, Whole(), takes="batches", key="anchor", auto=True)
     """Batches of the slowest rank between two averages, at first."""
     min_anchor: int | None = setting(None, Whole(), takes="batches", usual="the anchor")

@@ -93,7 +93,8 @@ class Saving(Callback):
         feed.saved()
         steps.engine.present()
         state, counts = self.state()
-        written = steps.checkpoints.save(state, place, steps.logs, counts, feed.schedule)
+        exchange = feed.wire.state() if feed.wire is not None else {}
+        written = steps.checkpoints.save(state, place, steps.logs, counts, feed.schedule, exchange)
         if place.step:
             self._guarding.forget()
         self._tell(written)

@@ -130,6 +130,9 @@ class DdpArgs(FdlArgs):
     elastic: bool = _option(
         help="Let ranks come and go while the others train on; needs flodl[elastic] and cadence"
     )
+    exchange: Literal["float32", "bf16", "int8"] | None = _option(
+        help="Send gradients, or changes of weights, as float32, bf16 or int8 [default: float32]"
+    )
 
     # A method of its own, so that a program with more modes can replace it.
     @field_validator("mode")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from torch import Tensor
+
     from flodl.monitor import EpochMetrics
     from flodl.ranks.group import Group
     from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
@@ -158,7 +160,7 @@ class RankCheckpoints:
 
     def save(
         self, state: LoopState, position: Position, logs: EpochLogs, counts: RankCounts,
-        schedule: ScheduleState | None,
+        schedule: ScheduleState | None, exchange: Mapping[str, Tensor],
     ) -> Path | None:  # fmt: skip
         """Save the state of all ranks; collective, while they have the same model.
 
@@ -168,6 +170,7 @@ class RankCheckpoints:
             logs: Measurements of this rank.
             counts: Numbers of this rank.
             schedule: How the ranks share the batches; None if this process trains all of them.
+            exchange: What the next exchange of this rank needs of the last one.
 
         Returns:
             Path of the checkpoint on rank 0; None elsewhere, and without a run directory.
@@ -184,6 +187,7 @@ class RankCheckpoints:
                 self._parts,
                 logs,
                 counts,
+                exchange,
                 label=self._label,
                 same_steps=self._plan.distributed.policy is Policy.SYNC,
             )

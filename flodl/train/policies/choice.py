@@ -14,7 +14,7 @@ from flodl.data.adapters import as_batch_data_set, is_iterable
 from flodl.data.iterable import remedy_for
 from flodl.device import hardware_name
 from flodl.ranks.launch.launcher import JOIN_VARIABLE
-from flodl.ranks.settings import Backend, DdpRunConfig, Policy
+from flodl.ranks.settings import Backend, DdpRunConfig, ExchangeFormat, Policy
 from flodl.train.observers.early_stop import EarlyStop
 from flodl.train.policies.in_order import InOrderFeed
 
@@ -130,6 +130,20 @@ def check_policy(plan: TrainingPlan, policy: Policy) -> None:
         )
 
 
+def check_exchange(plan: TrainingPlan) -> None:
+    """Check that flodl exchanges the values that are to be rounded.
+
+    Raises:
+        ValueError: Another library exchanges them.
+    """
+    format = plan.distributed.exchange
+    if plan.sharded and format is not ExchangeFormat.FLOAT32:
+        raise ValueError(
+            f"exchange={str(format)!r} with .sharded(): FSDP exchanges the parts of the model "
+            "itself, in the types of its MixedPrecisionPolicy; leave exchange out"
+        )
+
+
 _OF_FIXED_RANKS = (
     *("speeds", "speed_hint", "partition_ratios", "simulate_ms", "simulate_speed"),
     *("lr_scale_ratio", "outer_optimizer", "overlap"),
@@ -223,6 +237,8 @@ def feed_of(
         gradient: Averages the gradients of a step, if the ranks take steps together.
         marks: Records exchanges in the timeline.
     """
+    if gradient is not None:
+        gradient.wire.load_state(found.exchange)
     # Imported here: a process that trains alone needs none of it.
     if config is None or found.schedule is None:
         place = found.start.position
@@ -246,7 +262,9 @@ def feed_of(
         settings.backend,
         optimizer=parts.optimizer if settings.average_optimizer_state else None,
         outer=settings.outer_optimizer,
+        format=settings.exchange,
     )
+    averager.wire.load_state(found.exchange)
     kind: type[WindowFeed] = CadenceFeed
     if settings.policy is Policy.ASYNC or settings.overlap:
         kind = OverlappedFeed
@@ -254,7 +272,7 @@ def feed_of(
         from flodl.train.policies.elastic import ElasticFeed
 
         elastic = ElasticFeed(shared, averager, parts.optimizer, marks)
-        elastic.join(found.joined)
+        elastic.join(found.joined, found.base)
         return elastic
     return kind(shared, averager, parts.optimizer, marks)
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
+    from torch import Tensor
 
     from flodl.ranks.averaging.average import ParameterAverager
     from flodl.train.observers.epoch_observers import Marks
@@ -67,10 +68,11 @@ class ElasticFeed(WindowFeed):
         """What each rank has measured up to the latest average."""
         self._enters, self._has_met = True, False
 
-    def join(self, joined: Joined | None) -> None:
-        """Begin where other ranks are; None for a rank that begins by itself."""
+    def join(self, joined: Joined | None, base: Mapping[str, Tensor]) -> None:
+        """Begin where other ranks are, and with their last average; None: begin alone."""
         if joined is None:
             return
+        self._averager.load_base(base)
         self.config = replace(self.config, barrier_every=joined.barrier_every)
         self._members = joined.members
         if (plan := joined.window) is not None:
@@ -96,7 +98,8 @@ class ElasticFeed(WindowFeed):
             offers=list(self._offers.values()),
             barrier_every=self.config.barrier_every,
         )
-        self._member.write(file, self.place(0), self.schedule, joined)
+        base = self._averager.base()
+        self._member.write(file, self.place(0), self.schedule, joined, base)
 
     # --- Windows -------------------------------------------------------------------------------
 
@@ -180,6 +183,7 @@ class ElasticFeed(WindowFeed):
             if not self._has_met and (state := ranks.meet()) is not None:
                 # A rank died before all had the average: take it from one that has it.
                 joined = self._member.take(state)
+                self._averager.begin_again()
                 self._offers = {offer["name"]: offer for offer in joined.offers}
                 if ranks.name not in self._offers:
                     raise ranks.left_out()

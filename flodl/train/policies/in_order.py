@@ -69,6 +69,7 @@ class InOrderFeed(Feed[FeedWindow]):
         self.skips: set[int] = set()
         self._left_out: set[int] = set()
         self._loader, self._gradient, self._world_size = loader, gradient, world_size
+        self.wire = gradient.wire if gradient is not None else None
         self._every = plan.checkpoint_steps
         self._judged = 0
 

@@ -104,6 +104,7 @@ class WindowFeed(SharedFeed[LeaseWindow]):
         super().__init__(shared)
         settings = shared.plan.distributed
         self._averager, self._optimizer, self._marks = averager, optimizer, marks
+        self.wire = averager.wire
         self._settings, self._pad_ms = settings, settings.simulate_sync_ms
         self._words = (
             ("cpu_avg_start", "cpu_avg_end")

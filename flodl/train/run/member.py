@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from torch import Tensor
+
     from flodl.ranks.planning.schedule import ScheduleState
     from flodl.train.run.training_state import Position
     from flodl.train.saving import Saving
@@ -52,13 +54,21 @@ class Member:
         self._steps, self._saving = steps, saving
         self.take_over, self.step_down = take_over, step_down
 
-    def write(self, file: Path, place: Position, schedule: ScheduleState, joined: Joined) -> None:
+    def write(
+        self,
+        file: Path,
+        place: Position,
+        schedule: ScheduleState,
+        joined: Joined,
+        base: Mapping[str, Tensor],
+    ) -> None:
         """Write the state of this rank for one that joins; only this rank takes part."""
         steps = self._steps
         state, counts = self._saving.state()
         extra = steps.checkpoints.described(state).as_json() | {
             ELASTIC: {
                 **asdict(joined),
+                "base": base,
                 "schedule": schedule.as_json(),
                 "rank": asdict(counts),
                 "writes": steps.checkpoints.keeps,

@@ -78,6 +78,7 @@ def capture_ranks(
     parts: Assembly,
     logs: EpochLogs,
     counts: RankCounts,
+    exchange: Mapping[str, Tensor],
     *,
     label: str,
     same_steps: bool,
@@ -89,6 +90,7 @@ def capture_ranks(
         parts: Model, optimizer, loader and the rest, of this rank.
         logs: Measurements of this rank.
         counts: The numbers of this rank.
+        exchange: What its next exchange needs of the last one.
         label: Identifies this rank's device after a restart.
         same_steps: Whether the ranks take every step together, so that their optimizers and all
             that follows steps are the same.
@@ -108,6 +110,7 @@ def capture_ranks(
         "observed": {} if group.leads else observed_states(parts.model),
         "modes": modes(parts.model),
         "own": None if group.leads else _on_cpu(of_rank(parts.parts({}))),
+        "exchange": _on_cpu(dict(exchange)),
         "logs": logs.state(),
         "label": label,
         **asdict(counts),
@@ -132,6 +135,10 @@ class RankStart:
     """State of the outer optimizer."""
     writes: bool | None = None
     """Whether rank 0 keeps states; None if it has not told this rank yet."""
+    exchange: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the next exchange needs of the last one."""
+    base: Mapping[str, Tensor] = field(default_factory=dict)
+    """The last average of the ranks that this rank has joined."""
     joined: Joined | None = None
     """Where the ranks were that this rank has joined; None if it begins by itself."""
 
@@ -215,6 +222,7 @@ def begin(
         logs=mine["logs"],
         ledger=message["ledger"],
         outer=message["outer"],
+        exchange=mine.get("exchange", {}),
     )
 
 
@@ -279,6 +287,7 @@ def _shares(ranks: list[dict[str, Any]], labels: list[str]) -> list[dict[str, An
         share["logs"] = spread if rank == 0 else []
         # Another number of ranks may need other factors of the rate.
         share["rate"] = {}
+        share["exchange"] = {}
         if before is None:
             # A new device: use the states of rank 0 and fresh random numbers.
             share |= {"states": {}, "optimizer": None, "observed": {}, "random": None}

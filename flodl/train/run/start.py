@@ -80,4 +80,5 @@ def _begin_joined(
         # A rank that joins later may have no access to the files.
         ledger=None if group.joins else form["ledger"],
         joined=Joined.from_json(form),
+        base=form["base"],
     )

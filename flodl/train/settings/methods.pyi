@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.ranks.averaging.outer_optimizer import OuterOptimizer
-from flodl.ranks.settings import Backend, Policy
+from flodl.ranks.settings import Backend, ExchangeFormat, Policy
 from flodl.train.plan import Worker
 from flodl.train.run.run_directory import RunDirectory
 from flodl.train.step.base import LossScaler
@@ -333,6 +333,13 @@ class SettingMethods:
 
     def backend(self, backend: Backend | str) -> Self:
         """Average with ``nccl`` on the GPUs, or with ``cpu`` through main memory (default: nccl)."""
+
+    def exchange(self, format: ExchangeFormat | str) -> Self:
+        """Send gradients, or changes of weights, as ``float32``, ``bf16`` or ``int8`` (default: float32).
+
+        ``bf16`` sends half of the bytes and rounds them; ``int8`` sends a quarter. Its rounding errors
+        are added to the next exchange. Buffers and the state of optimizers are not rounded.
+        """
 
     def anchor(self, batches: int) -> Self:
         """Batches of the slowest rank between two averages, at first (default: 10)."""
