@@ -77,6 +77,19 @@ def _checked_hint(hint: tuple[int, float]) -> tuple[int, float]:
     return int(rank), ratio if ratio >= 1 else 1 / ratio
 
 
+MICRO_AUTO = "auto"
+"""Each rank finds out how many samples it can compute at once."""
+
+
+@final
+class WholeOrAuto(Whole):
+    """A whole number of at least 1, or ``auto``."""
+
+    def __call__(self, value: Any) -> Any:
+        """Check a value."""
+        return value if value == MICRO_AUTO else Whole()(value)
+
+
 def _overhead(part: float) -> float:
     return min(max(float(part), 0.01), 0.50)
 
@@ -181,6 +194,14 @@ class DdpRunConfig(Settings):
     """What counts as ranks in the formula of ``lr_scale_ratio``.
 
     ``count`` is their number, ``effective`` is ``(Σc)² / Σc²`` of their batches per window.
+    """
+    micro_batch: int | str | None = setting(
+        None, WholeOrAuto(), takes="samples", key="micro_batch", auto=True, usual="the whole batch"
+    )
+    """Compute a batch in pieces of so many samples.
+
+    The step stays the same. With ``auto``, each rank takes what fits into its memory, as ``fdl plan
+    --try`` measures it.
     """
     average_optimizer_state: bool = switch()
     """Average the floating-point state of the optimizers, too; step counters take the maximum."""
@@ -355,8 +376,8 @@ def settings_of(section: Mapping[str, Any]) -> dict[str, Any]:
         found["divergence_guard"] = False
     for one in fields(DdpRunConfig):
         key = one.name if one.name in given else how(one).key
-        # `auto` stands for the default, except for the policy of this name.
-        if key in given and (given[key] != "auto" or key == "policy"):
+        # `auto` stands for the default, except where it is a value.
+        if key in given and (given[key] != "auto" or key in ("policy", "micro_batch")):
             found[one.name] = _from_text(key, given[key])
     return found
 

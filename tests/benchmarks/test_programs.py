@@ -47,8 +47,8 @@ LONG = [  # they start processes, or measure for seconds
     "trace_cost",
     "unequal_ranks",
 ]
-TOOLS = ["gpu", "libtorch_install", "runs_page", "side_by_side"]
-"""These need a GPU, the wheel of torch, or other tools on the machine."""
+TOOLS = ["exchange", "gpu", "libtorch_install", "runs_page", "side_by_side"]
+"""These need a GPU, the wheel of torch, root, or other tools on the machine."""
 
 
 @pytest.fixture(autouse=True)

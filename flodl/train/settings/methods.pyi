@@ -399,6 +399,13 @@ class SettingMethods:
         ``count`` is their number, ``effective`` is ``(Σc)² / Σc²`` of their batches per window.
         """
 
+    def micro_batch(self, samples: int | str | None) -> Self:
+        """Compute a batch in pieces of so many samples (default: the whole batch).
+
+        The step stays the same. With ``auto``, each rank takes what fits into its memory, as ``fdl plan
+        --try`` measures it.
+        """
+
     def average_optimizer_state(self, on: bool = True) -> Self:
         """Average the floating-point state of the optimizers, too; step counters take the maximum."""
 
