@@ -125,7 +125,7 @@ class Metrics:
                 with steps and without epochs are numbered by the steps.
         """
         measured = [
-            {name: number for name, cell in row.items() if (number := _value(cell)) is not None}
+            {name: number for name, cell in row.items() if (number := as_number(cell)) is not None}
             for row in _rows_of_program(folder)
         ]
         if {name for row in measured for name in row if name in _COUNTERS} == {"step"}:
@@ -221,7 +221,8 @@ class Metric(NamedTuple):
         return False, -value if self.higher else value
 
 
-def _value(cell: object) -> float | None:
+def as_number(cell: object) -> float | None:
+    """A number, also one that is written as text; None for anything else."""
     try:
         return float(cell) if isinstance(cell, str | int | float) else None
     except (ValueError, OverflowError):
@@ -229,7 +230,4 @@ def _value(cell: object) -> float | None:
 
 
 def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+    return math.nan if (number := as_number(text)) is None else number

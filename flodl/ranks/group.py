@@ -62,10 +62,12 @@ class Group(ABC):
         device: Device on which this process trains.
         is_fixed: Whether the ranks are the same for the whole training, so that they can share
             memory.
+        joins: Whether this process has joined a training that others began.
         signature: What this process trains, once the ranks have compared it.
     """
 
     is_fixed: ClassVar[bool] = True
+    joins: bool = False
     signature: dict[str, Any] | None = None
     rank: int
     world_size: int

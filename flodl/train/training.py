@@ -190,8 +190,12 @@ def _quiet(group: Group) -> Iterator[None]:
         yield
         return
     before = log.verbosity()
+    if group.joins:
+        log.msg("  joining the training; its first rank prints the epochs")
     log.set_verbosity(min(before, log.Verbosity.QUIET))
     try:
         yield
     finally:
         log.set_verbosity(before)
+    if group.joins:
+        log.msg("  the training has ended")

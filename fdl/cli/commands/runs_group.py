@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fdl.base import output
-from fdl.base.errors import FdlError, UsageError
-from fdl.base.terminal import ask
-from fdl.base.units import printable, size_text
+from fdl.base.errors import UsageError
 from fdl.cli.commands.verb import Call, Complete
 from fdl.manifest.select.project import locate
-from fdl.runs.find import choose, folders, shortened
-from fdl.runs.prune import remove
+from fdl.runs.find import choose, folders
 from fdl.runs.quantity import Known
 from fdl.runs.query import matches, parse
 
@@ -96,47 +92,3 @@ def print_json(document: dict[str, object]) -> int:
 def counted(count: int, what: str = "run") -> str:
     """``1 run``, ``2 runs``."""
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def list_sizes(runs: Sequence[Run], remarks: Sequence[str] = ()) -> None:
-    """Print the runs with their states and sizes, and the sum.
-
-    Args:
-        runs: The runs.
-        remarks: For each run, what else to know before it is deleted.
-    """
-    from fdl.base.tables import table
-
-    sizes = [run.bytes for run in runs]
-    rows = [
-        [printable(str(shortened(run.path))), run.state, size_text(count)]
-        for run, count in zip(runs, sizes, strict=True)
-    ]
-    rows.append([counted(len(runs)), "", size_text(sum(sizes))])
-    if any(remarks):
-        rows = [[*row, remark] for row, remark in zip(rows, [*remarks, ""], strict=True)]
-    output.show(table(rows, right=(2,)))
-    sys.stdout.flush()
-
-
-def agreed(question: str) -> bool:
-    """Ask on the terminal; no without one."""
-    return (ask(f"{question} [y/N] ") or "").lower() in ("y", "yes")
-
-
-def remove_all(runs: Sequence[Run]) -> int:
-    """Delete runs; return 1 if one cannot be deleted, else 0."""
-    code = removed = 0
-    for run in runs:
-        try:
-            if remove(run):
-                removed += 1
-            else:
-                output.warning(
-                    f"{shortened(run.path)} is not removed: it has changed since it was listed"
-                )
-        except FdlError as problem:
-            output.error(problem.message, problem.hint)
-            code = 1
-    output.note(f"removed {counted(removed)}")
-    return code

@@ -136,6 +136,7 @@ class ElasticGroup(Group):
         self._done, self._last = 0, b""
         self._longest, self._failed = 0.0, 0
         self._together = self._entered = False
+        self._connected = True
         self._counted = (0, 1)
         self._stream = rank if rank is not None else time.time_ns()
         self._manager: Any = None
@@ -210,11 +211,14 @@ class ElasticGroup(Group):
     def meet(self) -> Path | None:
         """Agree with all living ranks on who takes part from now on.
 
+        Without a lighthouse, the ranks stay as they are.
+
         Returns:
             A file with the state of the training if this rank has none or an older one.
 
         Raises:
             DistributedError: This rank cannot take part, or no rank is left that can write files.
+                Or ranks have to leave, and the lighthouse is gone.
         """
         self._received = None
         while not self.lighthouse_gone:
@@ -230,6 +234,8 @@ class ElasticGroup(Group):
             if repeating and self._received is None:
                 continue
             break
+        if self.lighthouse_gone and not self._connected:
+            raise self._alone()
         return self._received
 
     def _is_complete(self) -> bool:
@@ -285,6 +291,7 @@ class ElasticGroup(Group):
             if not isinstance(problem, RuntimeError | TimeoutError | OSError):
                 raise DistributedError(f"the ranks cannot meet: {problem}") from problem
             raise RankLost(str(problem)) from problem
+        self._connected = True
         self._counted = self._manager.participating_rank(), self._manager.num_participants()
         if self._entered:
             self.rank, self.world_size = self._counted
@@ -302,6 +309,12 @@ class ElasticGroup(Group):
         return DistributedError(
             f"the lighthouse {self._place.lighthouse} does not answer: the training has ended, or "
             "the address is another one"
+        )
+
+    def _alone(self) -> DistributedError:
+        return DistributedError(
+            f"a rank and the lighthouse {self._place.lighthouse} are gone; started again, the "
+            "training continues from its last checkpoint"
         )
 
     def _tell(self, *, at_window: bool) -> list[_Present]:
@@ -336,6 +349,7 @@ class ElasticGroup(Group):
 
     def _break_off(self, error: Exception) -> None:
         """Leave the connections of an exchange that failed, so that nobody waits for this rank."""
+        self._connected = False
         self._manager.report_error(error)
         self._groups.abort()
         self._manager.should_commit()  # False: torchft connects the ranks anew
@@ -380,10 +394,7 @@ class ElasticGroup(Group):
         while True:
             try:
                 if not self._count(shrink=True):
-                    raise DistributedError(
-                        f"a rank and the lighthouse {self._place.lighthouse} are gone; started "
-                        "again, the training continues from its last checkpoint"
-                    )
+                    raise self._alone()
                 self._tell(at_window=False)
                 return
             except RankLost:

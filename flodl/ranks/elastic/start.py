@@ -7,6 +7,8 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -16,15 +18,18 @@ from torch.distributed.elastic.multiprocessing import (
     DefaultLogsSpecs,
     PContext,
     ProcessFailure,
+    RunProcsResult,
     SignalException,
     start_processes,
 )
 
+from fdl.base.signals import handled
 from flodl import log
 from flodl.ranks.elastic.meeting_place import MeetingPlace, lighthouse
 from flodl.ranks.launch.launcher import JOIN_VARIABLE, any_begun
 from flodl.ranks.launch.start_ranks import (
     MONITOR_SECONDS,
+    SIGNALS,
     LaunchError,
     Start,
     cause_of,
@@ -33,6 +38,9 @@ from flodl.ranks.launch.start_ranks import (
     run_rank,
     task_of,
 )
+
+_ENDING_SECONDS = 30.0
+"""After a signal, a rank has so long to write its checkpoint, as torch's launcher has it."""
 
 
 @final
@@ -63,25 +71,22 @@ class ElasticLaunch:
         log.msg(f"  other hosts join with {JOIN_VARIABLE}={place.text}")
         task = task_of(function, args)
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        asked: list[int] = []
         with (
             tempfile.TemporaryDirectory(prefix="flodl-ranks-", ignore_cleanup_errors=True) as made,
             quiet_torch(),
             own_signals(),
+            handled(SIGNALS, asked.append),
         ):
             folder = Path(made)
             running: dict[int, PContext] = {}
-            number = signal.SIGTERM
             try:
                 for rank in range(ranks):
                     environ = _environment(place, rank, ranks, store.port, run_id)
                     running[rank] = _started((start, task), environ, folder)
-                return _wait(running, folder)
-            except SignalException as stop:
-                number = stop.sigval
-                raise
+                return _wait(running, folder, asked)
             finally:
-                for one in running.values():
-                    one.close(number)
+                _end(running, asked[0] if asked else signal.SIGTERM)
                 server.shutdown()
 
 
@@ -104,26 +109,56 @@ def _environment(
 def _started(args: tuple[Any, ...], environ: dict[str, str], folder: Path) -> PContext:
     own = folder / environ["RANK"]
     own.mkdir()
-    return start_processes(
-        name="rank",
-        entrypoint=run_rank,
-        args={0: args},
-        envs={0: environ},
-        logs_specs=DefaultLogsSpecs(log_dir=str(own)),
-        start_method="spawn",
-    )
+    # In the main thread, torch would let each signal raise an exception, also a second one that
+    # comes while the ranks are ended.
+    with ThreadPoolExecutor(1) as starter:
+        return starter.submit(
+            start_processes,
+            name="rank",
+            entrypoint=run_rank,
+            args={0: args},
+            envs={0: environ},
+            logs_specs=DefaultLogsSpecs(log_dir=str(own)),
+            start_method="spawn",
+        ).result()
 
 
-def _wait(running: dict[int, PContext], folder: Path) -> dict[int, Any]:
-    """Wait until all ranks have ended; remove them from ``running``."""
+def _end(running: dict[int, PContext], number: int) -> None:
+    """Pass a signal on to all ranks, and kill those that it does not end."""
+    for one in running.values():
+        for process in one.pids().values():
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+    until = time.monotonic() + _ENDING_SECONDS
+    while running and time.monotonic() < until:
+        _ended(running)
+        time.sleep(MONITOR_SECONDS)
+    for one in running.values():
+        one.close(signal.SIGKILL)
+
+
+def _ended(running: dict[int, PContext]) -> dict[int, RunProcsResult]:
+    """Remove the ranks that have ended from ``running``; return how they did."""
+    results = {rank: process.wait(timeout=0) for rank, process in running.items()}
+    ended = {rank: result for rank, result in results.items() if result is not None}
+    for rank in ended:
+        del running[rank]
+    return ended
+
+
+def _wait(running: dict[int, PContext], folder: Path, asked: Sequence[int]) -> dict[int, Any]:
+    """Wait until all ranks have ended; remove them from ``running``.
+
+    Raises:
+        SignalException: A signal asked this process to end.
+        LaunchError: A rank failed before the first step, or all that could write files did.
+    """
     results: dict[int, Any] = {}
     lost: dict[int, ProcessFailure] = {}
     while running:
-        for rank, process in list(running.items()):
-            ended = process.wait(timeout=0)
-            if ended is None:
-                continue
-            del running[rank]
+        if asked:
+            raise SignalException("asked to end", signal.Signals(asked[0]))
+        for rank, ended in _ended(running).items():
             if not ended.failures:
                 results[rank] = ended.return_values[0]
                 continue

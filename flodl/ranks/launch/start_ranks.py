@@ -40,11 +40,8 @@ from flodl.ranks.launch.join import DEVICE_VARIABLE
 from flodl.ranks.launch.launcher import any_begun
 from flodl.ranks.launch.orphans import end_with_launcher
 
-_SIGNALS = tuple(
-    signal.Signals[name]
-    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-    if hasattr(signal, name)  # Windows has the first two
-)
+SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+"""Signals that torch's launcher passes on to the ranks."""
 MONITOR_SECONDS = 0.1
 _REACHED = "reached"
 """File beside the error file of a rank; it exists once the rank has reached the function."""
@@ -327,7 +324,9 @@ class quiet_torch:  # noqa: N801 - used as a function
 def own_signals() -> Iterator[None]:
     """Restore the signal handlers that torch replaces, and end as the signal usually does."""
     in_main = threading.current_thread() is threading.main_thread()
-    former = {number: signal.getsignal(number) for number in _SIGNALS} if in_main else {}
+    # Windows has the first two.
+    numbers = [signal.Signals[name] for name in SIGNALS if hasattr(signal, name)]
+    former = {number: signal.getsignal(number) for number in numbers} if in_main else {}
     try:
         yield
     except SignalException as received:

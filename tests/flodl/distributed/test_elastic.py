@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -124,6 +125,9 @@ def test_one_of_three_ranks_is_killed_and_another_joins(
     elastic.end()
     assert first.wait(LONG) == 0, elastic.said()
     assert joins.wait(LONG) == 0, elastic.said("second")
+    told = elastic.said("second").splitlines()
+    assert told[0] == "  joining the training; its first rank prints the epochs"
+    assert told[-1] == "  the training has ended"
 
     weights = defaultdict(set)
     for epoch, digest, _ in elastic.epochs("*"):
@@ -186,6 +190,35 @@ def test_without_its_lighthouse_a_training_ends_with_a_checkpoint_and_continues(
     proof = verify_run(elastic.run)
     assert proof.proven
     assert proof.samples_once == 240 * record["epochs"]
+
+
+@pytest.mark.slow
+def test_a_rank_that_loses_the_others_and_the_lighthouse_together_ends(elastic: Elastic) -> None:
+    first = elastic.start("first", RANKS="2", PACE_MS="1,60")
+    elastic.pid("0")
+    lost = elastic.pid("1")
+    time.sleep(0.3)  # rank 1 is in the middle of a window, and rank 0 waits for it
+    os.kill(lost, signal.SIGSTOP)
+    (elastic.folder / "dark").touch()
+    wait_for((elastic.folder / "is-dark").exists, LONG)
+    os.kill(lost, signal.SIGKILL)
+    wait_for(lambda: "starting all ranks again (1 of 3)" in elastic.said(), LONG)
+    elastic.more_epochs("0")
+    elastic.end()
+    assert first.wait(LONG) == 0, elastic.said()
+    assert verify_run(elastic.run).proven
+
+
+def test_two_signals_one_after_the_other_end_all_ranks_with_a_checkpoint(elastic: Elastic) -> None:
+    first = elastic.start("first", RANKS="2")
+    ranks = [elastic.pid("0"), elastic.pid("1")]
+    first.terminate()
+    time.sleep(0.02)  # a process group and a launcher that passes the signal on send two
+    first.terminate()
+    assert first.wait(LONG) == 143, elastic.said()
+    assert "interrupted after" in elastic.said()
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    assert (elastic.run / "last.fdl").is_file()
 
 
 @pytest.mark.slow

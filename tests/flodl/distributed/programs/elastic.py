@@ -58,6 +58,7 @@ def let_the_lighthouse_go_dark():
         while not (FOLDER / "dark").exists():
             time.sleep(0.05)
         servers[0].shutdown()
+        (FOLDER / "is-dark").touch()
 
     start.lighthouse = made
     threading.Thread(target=wait, daemon=True).start()
