@@ -139,7 +139,7 @@ class Group(ABC):
 
         Args:
             given: A contiguous row for each rank; do not touch it until the exchange is done.
-            taken: Room of the same size for the rows of the ranks.
+            taken: Takes the rows of the ranks; of the same size.
         """
 
     @abstractmethod

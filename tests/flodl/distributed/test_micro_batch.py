@@ -47,24 +47,25 @@ def test_ranks_with_pieces_of_other_sizes_train_the_same_up_to_rounding(
             assert mine.avg_loss == pytest.approx(theirs.avg_loss, rel=1e-5)
 
 
-def test_pieces_that_are_a_whole_batch_change_no_bit(ranks: Ranks) -> None:
-    whole = ranks(2, split, "sync", [None, None], 1)
-    for one, other in zip(whole, ranks(2, split, "sync", [8, "auto"], 1), strict=True):
-        assert one.batches == other.batches
-        assert all(map(torch.equal, one.params, other.params))
-
-
-def recorded(group: Group, root: Path) -> None:
+def plain(group: Group, policy: str, sizes: list[int | str | None], root: Path | None) -> Any:
     builder = Trainer.builder(linear, sgd, lambda net, batch: net(batch[0]).square().mean())
     builder.dataset(Numbers(100)).batch_size(8).num_epochs(2).engine("eager").progress(False)
-    builder.ddp({"policy": "cadence", "simulate_ms": (1.0, 2.0), "micro_batch": 3})
-    if group.leads:
+    size = sizes[group.rank]
+    builder.ddp({"policy": policy, "simulate_ms": (1.0, 2.0), "micro_batch": size})
+    if group.leads and root is not None:
         builder.run_dir(RunDirectory.create(root))
-    carry_out(plan_of(builder), group)
+    return carry_out(plan_of(builder), group).join().params
+
+
+def test_pieces_that_are_a_whole_batch_change_no_bit(ranks: Ranks) -> None:
+    whole = ranks(2, plain, "sync", [None, None], None)
+    for sizes in ([8, "auto"], ["auto", "auto"]):
+        for one, other in zip(whole, ranks(2, plain, "sync", sizes, None), strict=True):
+            assert all(map(torch.equal, one, other))
 
 
 def test_the_ledger_has_each_sample_once(ranks: Ranks, tmp_path: Path) -> None:
-    ranks(2, recorded, tmp_path)
+    ranks(2, plain, "cadence", [3, 5], tmp_path)
     proof = verify_run(next(tmp_path.iterdir()))
     assert proof.proven
     assert proof.samples_once == 200
