@@ -166,7 +166,7 @@ def test_every_rank_goes_on_inside_an_epoch_as_if_it_had_not_stopped(
     check(whole, ranks(2, train, policy, tmp_path / "resumed", run / KEPT))
 
 
-@pytest.mark.parametrize("exchange", ["bf16", "int8"])
+@pytest.mark.parametrize("exchange", ["int8", pytest.param("bf16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("policy", ["sync", "cadence", "async"])
 def test_so_it_does_with_small_exchanges(
     ranks: Ranks, policy: str, exchange: str, tmp_path: Path
