@@ -341,7 +341,8 @@ class ParameterAverager:
             tensors += self._optimizer.tensors()
         if not any(trained):
             slots, tensors = [*slots, SUMMED], [*tensors, None]
-        told = float(changed), float(self._frozen.changed(frozen[1]))
+        live = _chosen(self._parameters(), trained, of=False)  # a snapshot has another type
+        told = float(changed), float(self._frozen.changed(live))
         return _Sent(slots, tensors, told, bases, trained, *frozen, samples)
 
     def _received(self, sent: _Sent, exchange: Exchange, sums: Sums) -> _Received:
