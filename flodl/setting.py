@@ -146,6 +146,16 @@ class Whole:
         return number
 
 
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """Return the value of an argument that counts something.
+
+    Raises:
+        ValueError: It is not an integer of at least ``least``.
+    """
+    number: int = fitting(Whole(least), value, f"{name}={value!r}")
+    return number
+
+
 @dataclass(frozen=True, slots=True)
 class OneOf:
     """One of some values; of an enumeration also the text of a member."""

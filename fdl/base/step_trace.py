@@ -62,7 +62,7 @@ class Order(NamedTuple):
     form: int
 
 
-class Piece(NamedTuple):
+class _Piece(NamedTuple):
     """A part of a listed order."""
 
     epoch: int
@@ -160,7 +160,7 @@ def unpack_order(content: memoryview) -> Order:
     return Order(*_ORDER.unpack(content))
 
 
-def unpack_piece(content: memoryview) -> Piece:
+def unpack_piece(content: memoryview) -> _Piece:
     """An ``I`` record.
 
     Raises:
@@ -172,7 +172,7 @@ def unpack_piece(content: memoryview) -> Piece:
     data = zlib.decompress(data) if packed else data
     if width not in (1, 2, 4, 8) or len(data) != count * width:
         raise ValueError("an order has another length than it says")
-    return Piece(epoch, start, _numbers({1: "B", 2: "H", 4: "I", 8: "Q"}[width], data))
+    return _Piece(epoch, start, _numbers({1: "B", 2: "H", 4: "I", 8: "Q"}[width], data))
 
 
 def unpack_batches(content: memoryview) -> Batches:
@@ -345,6 +345,53 @@ class TraceFile:
                 os.ftruncate(self._descriptor, self._length)
                 raise
             self._length += len(data)
+
+
+@final
+class Stretch:
+    """Equally spaced batches of one rank.
+
+    Args:
+        number: Number of the first of them in the session.
+        epoch: Counted from 0.
+        step: The step of the first of them, counted from 1.
+        start: Place of its first sample in the order of the epoch.
+        size: Samples of each batch.
+        parts: Batches of each step.
+    """
+
+    def __init__(
+        self, number: int, epoch: int, step: int, start: int, size: int, parts: int
+    ) -> None:
+        self._number, self._epoch, self._step = number, epoch, step
+        self._start, self._size, self._parts = start, size, parts
+        self._stride, self._count = size, 1
+
+    def takes(self, epoch: int, step: int, start: int, size: int, parts: int) -> bool:
+        """Add the next batch; return False if it does not fit."""
+        gap = start - (self._start + (self._count - 1) * self._stride)
+        fits = (
+            (epoch, size, parts) == (self._epoch, self._size, self._parts)
+            and step == self._step + self._count // parts
+            and (gap == self._stride or (self._count == 1 and gap > 0))
+        )
+        if fits:
+            self._stride = gap
+            self._count += 1
+        return fits
+
+    def write(self, file: TraceFile) -> None:
+        """Write it as one record."""
+        file.batches(
+            self._number,
+            self._epoch,
+            self._step,
+            self._start,
+            self._size,
+            stride=self._stride,
+            count=self._count,
+            parts=self._parts,
+        )
 
 
 def whole_length(data: bytes) -> int:

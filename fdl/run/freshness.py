@@ -23,7 +23,7 @@ from fdl.plan.ranks import SETTINGS_VARIABLE
 from fdl.plan.value import Plan
 
 
-def state_file(root: str, name: str) -> str:
+def _state_file(root: str, name: str) -> str:
     """A file of the project's state."""
     return os.path.join(root, ".fdl", "state", f"{name}.json")
 
@@ -56,7 +56,7 @@ class Digests:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._file = state_file(root, "files")
+        self._file = _state_file(root, "files")
         self._known: dict[str, list[object]] = _digests_in(self._file)
         self._fresh: dict[str, list[object]] = {}
 
@@ -243,7 +243,7 @@ class Rule:
         self._inputs = inputs
         self._outputs = outputs
         self._digests = digests
-        self._file = state_file(plan.root, _name(plan))
+        self._file = _state_file(plan.root, _name(plan))
         self._now: dict[str, Any] = {}
 
     @property

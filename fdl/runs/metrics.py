@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,8 +25,9 @@ def read_json(file: Path) -> dict[str, Any] | None:
     """A JSON object from a file; None if no object can be read."""
     try:
         with open_own(file) as stream:
-            data = stream.read(_MAX_BYTES + 1)
-        content = json.loads(data) if len(data) <= _MAX_BYTES else None
+            # A limit for `read` makes room for so many bytes each time.
+            small = os.fstat(stream.fileno()).st_size <= _MAX_BYTES
+            content = json.loads(stream.read()) if small else None
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

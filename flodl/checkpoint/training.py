@@ -31,7 +31,7 @@ from flodl.checkpoint.values import decode, encode
 from flodl.errors import CheckpointError, ShapeMismatch
 
 _OWN_PREFIXES = (TRAINING_PREFIX, EXTRA_PREFIX)
-_FIELDS = ("position", "optimizer", "random", "carried", "observed", "states", "extra")
+_FIELDS = ("position", "optimizer", "random", "carried", "observed", "registered", "extra")
 
 
 def describe_training(facts: Mapping[str, object], tensors: dict[str, Tensor]) -> dict[str, object]:

@@ -12,13 +12,13 @@ from fdl.base.units import format_bytes
 from flodl.data.adapters import stays_in_memory
 from flodl.data.budget import Memory, host_memory, memory_of
 from flodl.data.cache import CachedFeed, SampleStore
-from flodl.data.counts import count
 from flodl.data.dataset import BatchDataSet, TensorDataSet
 from flodl.data.feed import Feed, described, read_rows, resident_bytes, resident_feed
 from flodl.data.form import BatchForm
 from flodl.data.streaming import StreamingFeed
 from flodl.errors import DataError
 from flodl.log import verbose
+from flodl.setting import whole
 
 
 @final
@@ -38,16 +38,16 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.prefetch is not None:
-            count("prefetch", self.prefetch)
+            whole("prefetch", self.prefetch, 0)
         if not isinstance(self.cache, bool):
-            count("cache", self.cache, least=1)
+            whole("cache", self.cache)
         if self.cache and self.streaming is not None:
             verb = "reads samples again in each epoch" if self.streaming else "reads all at once"
             raise ValueError(
                 f"cache={self.cache} keeps samples as they are read, and streaming="
                 f"{self.streaming} {verb}; leave out one of them"
             )
-        if count("workers", self.workers) == 0:
+        if whole("workers", self.workers, 0) == 0:
             return
         if self.streaming is False:
             raise ValueError(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from flodl.data.dataset import BatchDataSet
 from flodl.data.feed import read_rows
-from flodl.data.seeds import sample_seed
+from flodl.data.seeds import own_seed
 from flodl.errors import DataError
 
 
@@ -109,12 +109,12 @@ class SampleReader:
             ) from error
 
     def _seeded(self, rows: Sequence[int], seed: int) -> tuple[Tensor, ...]:
-        seed_generators(sample_seed(seed, rows[0]))
+        seed_generators(own_seed(seed, rows[0]))
         return read_rows(self._source, rows)
 
     def _looked_at(self, rows: Sequence[int], seed: int) -> tuple[tuple[Tensor, ...], bool]:
         """Read samples together, and tell whether that has drawn numbers."""
-        seed_generators(sample_seed(seed, rows[0]))
+        seed_generators(own_seed(seed, rows[0]))
         before = _States.now()
         batch = read_rows(self._source, rows)
         return batch, not before.equals(_States.now())

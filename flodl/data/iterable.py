@@ -14,12 +14,12 @@ from torch import Tensor
 
 from flodl.data.adapters import declared_names, is_iterable
 from flodl.data.batch import Batch
-from flodl.data.counts import positive_integer
 from flodl.data.form import BatchForm
 from flodl.data.samples import Members, stacked
 from flodl.data.structure import moved, samples_in
 from flodl.data.transfer import transfer_to
 from flodl.errors import DataError
+from flodl.setting import whole
 
 NOT_PROMISED = "data that can only be iterated cannot be resumed inside an epoch"
 """Text for errors; the tutorial on data loading explains it."""
@@ -150,7 +150,7 @@ class IterableLoader:
                         "are, and they are handed over unchanged; make them with that setting"
                     )
         else:
-            self._batch_size = positive_integer("batch_size", batch_size)
+            self._batch_size = whole("batch_size", batch_size)
         self._drop_last = True if drop_last is None else drop_last
         self._joins = bool(join_remainder) and not self._drop_last and self._batch_size != 1
         declared = declared_names(dataset) if names is None else names

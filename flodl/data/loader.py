@@ -12,13 +12,13 @@ from torch import Tensor
 from flodl.data.adapters import as_batch_data_set, declared_names, members_of
 from flodl.data.batch import Batch, Position, deliver
 from flodl.data.choice import Reading, make_feed
-from flodl.data.counts import count, positive_integer as positive_integer, seed_value
 from flodl.data.delivery import Deliveries, EpochCut
 from flodl.data.form import BatchForm
 from flodl.data.order import EpochOrders
 from flodl.data.sampler import Sampler
-from flodl.data.seeds import Seeds
+from flodl.data.seeds import Seeds, seed_value
 from flodl.errors import DataError
+from flodl.setting import whole
 
 
 class _Needed(TypedDict):
@@ -126,7 +126,7 @@ class DataLoader:
         cache: bool | int = False,
         vram_max_usage: float = 0.90,
     ) -> None:
-        self._batch_size = positive_integer("batch_size", batch_size)
+        self._batch_size = whole("batch_size", batch_size)
         reading = Reading(
             streaming=streaming,
             prefetch=prefetch,
@@ -235,7 +235,7 @@ class DataLoader:
         Raises:
             ValueError: ``depth`` is below 0, or 0 with worker processes.
         """
-        count("depth", depth)
+        whole("depth", depth, 0)
         if self._reader is not None:
             self._reader.set_prefetch_depth(depth)
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flodl.data.counts import positive_integer
 from flodl.errors import DataError
+from flodl.setting import whole
 
 
 class Sampler(ABC):
@@ -31,7 +31,7 @@ class RandomSampler(Sampler):
     """A new permutation per epoch, drawn from a generator seeded with ``seed + epoch``."""
 
     def __init__(self, n: int, seed: int = 42) -> None:
-        self._n = positive_integer("n", n)
+        self._n = whole("n", n)
         self._seed = seed
 
     def indices(self, epoch: int) -> Tensor:
@@ -45,7 +45,7 @@ class SequentialSampler(Sampler):
     """Visits the samples from first to last in every epoch."""
 
     def __init__(self, n: int) -> None:
-        self._n = positive_integer("n", n)
+        self._n = whole("n", n)
 
     def indices(self, epoch: int) -> Tensor:  # noqa: ARG002 - every epoch is the same
         """Return ``0 … n-1``, ``[n]`` int64 on the CPU."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from operator import index
 from typing import NamedTuple
 
 
@@ -28,9 +29,24 @@ class Seeds(NamedTuple):
 NO_SEEDS = Seeds(0, range(1 << 32))
 
 
-def sample_seed(seed: int, row: int) -> int:
-    """Return the seed of the random transforms of one sample in a cache."""
-    return mixed(f"{seed}/{row}")
+def seed_value(value: object) -> int:
+    """Check a seed; torch's generators hold it in 64 bits.
+
+    Raises:
+        ValueError: It is not an integer, or it is too large.
+    """
+    try:
+        number = index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = 1 << 63
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"seed={value!r}: it must be an integer of at most 63 bits and a sign")
+    return number
+
+
+def own_seed(seed: int, number: int) -> int:
+    """Return the seed of one of many that draw for themselves: a sample in a cache, a rank."""
+    return mixed(f"{seed}/{number}")
 
 
 def mixed(text: object) -> int:

@@ -10,10 +10,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from flodl.data.counts import positive_integer
 from flodl.data.dataset import TensorDataSet
 from flodl.data.download import RemoteFile, fetch
 from flodl.errors import DataError
+from flodl.setting import whole
 
 _TEXT = RemoteFile(
     name="input.txt",
@@ -83,7 +83,7 @@ class Shakespeare(TensorDataSet):
             DataError: The text is shorter than ``seq_len + 1`` characters, or is not UTF-8.
             ValueError: ``seq_len`` is below 1.
         """
-        positive_integer("seq_len", seq_len)
+        whole("seq_len", seq_len)
         characters = _read(text)
         if len(characters) < seq_len + 1:
             raise DataError(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from torch import nn
 
-from flodl.data.counts import positive_integer
 from flodl.data.loader import DataLoader
 from flodl.monitor.mlflow import MlflowSink
 from flodl.monitor.tensorboard import TensorBoardSink
@@ -22,10 +21,11 @@ from flodl.ranks.settings import (
     settings_of,
     settings_outside,
 )
+from flodl.setting import whole
 from flodl.train.observers.early_stop import EarlyStop, StopMode
 from flodl.train.observers.live_settings import LiveSetting
 from flodl.train.plan import TrainingPlan
-from flodl.train.run.own_state import lacking
+from flodl.train.run.part_states import lacking
 from flodl.train.run.resume import resume_source
 from flodl.train.settings.compute import settled_computing
 from flodl.train.settings.data import settled_data
@@ -99,7 +99,7 @@ class TrainerBuilder(SettingMethods):
         """
         counts = callable(batch_size)
         self._set("count_samples", batch_size if counts else None)
-        size = None if counts else positive_integer("batch_size", batch_size)
+        size = None if counts else whole("batch_size", batch_size)
         return self._set("batch_size", size)
 
     def loader_options(self, **options: object) -> Self:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 from flodl.monitor import EpochMetrics
 from flodl.monitor.records import RankMetrics
 from flodl.train.metrics import ScalarLog, StepCounter, Sums, merged, reduced
-from flodl.train.step.losses import DeviceLossLog, HostLossLog, SampleLossLog, loss_log
+from flodl.train.step.losses import LossLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ class EpochLog:
         self,
         epoch: int,
         counter: StepCounter,
-        losses: HostLossLog | DeviceLossLog | SampleLossLog,
+        losses: LossLog,
         known: Mapping[str, Any],
     ) -> None:
         self.epoch = epoch
@@ -47,16 +47,6 @@ class EpochLog:
         self.busy_ms = float(known.get("busy_ms", 0.0))
         self.comm_ms = float(known.get("comm_ms", 0.0))
         self.wait_ms = float(known.get("wait_ms", 0.0))
-
-    def expect(self, samples: int) -> None:
-        """Set how many samples the next batch has, where every sample has the same weight."""
-        if isinstance(self.losses, SampleLossLog):
-            self.losses.expect(samples)
-
-    @property
-    def refused(self) -> int:
-        """Number of losses that were not finite and did not end the training."""
-        return self.losses.refused if isinstance(self.losses, SampleLossLog) else 0
 
     def state(self) -> dict[str, Any]:
         """Return sums and counts as JSON values; waits for the device."""
@@ -104,11 +94,9 @@ class EpochLogs:
 
     def _made(self, epoch: int, known: Mapping[str, Any]) -> EpochLog:
         sums = known.get("losses", (0.0, 0))
-        losses: HostLossLog | DeviceLossLog | SampleLossLog
-        if self._weighted:
-            losses = SampleLossLog(epoch, sums, on_device=self._device.type != "cpu")
-        else:
-            losses = loss_log(self._device, epoch, sums)
+        losses = LossLog(
+            epoch, sums, on_device=self._device.type != "cpu", by_samples=self._weighted
+        )
         losses.record = self._loss_sink
         if self._judged:
             losses.keep_for_judge()

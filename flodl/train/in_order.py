@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, final
 
+from flodl.data import EpochIterator
 from flodl.monitor.ledger import Account
 from flodl.train.observers.checkpoints import require_finite
 from flodl.train.plan import optimizer_steps
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from flodl.train.guarding import Guarding
     from flodl.train.observers.stop_requests import StopRequests
     from flodl.train.policies.in_order import InOrderFeed
+    from flodl.train.policies.sync import SharedGradient
     from flodl.train.steps import Steps
 
 
@@ -44,6 +47,8 @@ class InOrder:
         self._feed, self._steps, self._guarding = feed, steps, guarding
         self._stops, self._peers, self.seconds = stops, peers, seconds
         self._wishes: Pending | None = None
+        self._seen = 0
+        """Samples of the epoch that this process has been given, if it shares steps."""
 
     def train(self) -> None:
         """Train the rest of an epoch until something is due, or until its end.
@@ -62,7 +67,7 @@ class InOrder:
             elif not feed.exhausted:
                 self._train_rest()
             if feed.exhausted and not feed.over:
-                feed.over = not steps.follow_in_order()
+                feed.over = not self._follow()
             if feed.over:
                 self._end()
             else:
@@ -74,19 +79,109 @@ class InOrder:
             raise
 
     def _begin(self) -> None:
+        """Begin an epoch, or continue it after the batches that are done."""
         feed, steps = self._feed, self._steps
+        plan, batches, trace = steps.plan, steps.parts.batches, steps.checkpoints.trace
+        log, step = steps.logs.of(feed.epoch), steps.engine.global_step
         feed.begins = False
-        next_time = steps.begin_in_order(feed.epoch, feed.done, feed.rest, self.seconds)
+        next_time = steps.reporter.begin_epoch(
+            feed.epoch,
+            steps=batches.num_batches,
+            done=feed.done,
+            first_step=step,
+            losses=log.losses,
+            scalars=log.scalars,
+        )
+        steps.told, self._seen = feed.epoch, 0
+        steps.logs.record_losses(trace.loss_sink())
+        trace.begin_epoch(
+            feed.epoch,
+            feed.rest.order if isinstance(feed.rest, EpochIterator) else None,
+            size=batches.batch_size or 0,
+            first=feed.done,
+            step=step,
+            parts=plan.accumulate,
+        )
+        steps.logs.restart_clock(self.seconds)
+        steps.timer.begin()
         self.seconds = 0.0
-        feed.judged(int(steps.logs.of(feed.epoch).losses.state()[1]))
+        feed.judged(int(log.losses.state()[1]))
         self._plan_due(next_time)
 
     def _train_rest(self) -> None:
+        """Train batches of the epoch until something besides steps is due, or until none is left.
+
+        ``feed.done`` and ``feed.exhausted`` say how far that was.
+        """
         feed, steps = self._feed, self._steps
-        feed.done, feed.exhausted = steps.train_in_order(
-            feed.rest, feed.done, feed.skips, self._guarding.pass_over
+        engine, due, model, skips = steps.engine, steps.due, steps.parts.model, feed.skips
+        losses, done, batches = steps.logs.of(feed.epoch).losses, feed.done, feed.rest
+        accumulate, lap, clock = steps.plan.accumulate, steps.ledger.lap, time.perf_counter
+        waiting, scaler = Account.DATA, engine.settings.scaler
+        schedule, gradient = steps.parts.torch_schedule, steps.gradient
+        trace, first_batch = steps.checkpoints.trace, steps.first_batch
+        parts = 1
+        for batch in batches:
+            done += 1
+            lap(waiting)
+            if skips and done - 1 in skips:
+                self._guarding.pass_over(done - 1)
+                continue
+            if first_batch.waits:
+                first_batch.look(model, batch)
+                lap(Account.SETUP)
+            if engine.global_step >= trace.next_step:
+                trace.look(model, batch, engine.global_step)
+                lap(Account.LOGGING)
+            if gradient is not None:
+                self._expect(gradient, done)
+            try:
+                if accumulate == 1:
+                    engine.step(batch, losses)
+                else:
+                    # The last group of an epoch may be smaller: then each of its batches counts
+                    # more.
+                    part = (done - 1) % accumulate
+                    if part == 0:
+                        parts = 1 + batches.ahead(accumulate - 1)
+                    closes = part == parts - 1
+                    engine.step(batch, losses, parts=parts, closes=closes)
+                    if not closes:
+                        continue
+            except Exception as error:
+                steps.run.step = done - 1
+                where = f"in epoch {feed.epoch}, step {done - 1} (both counted from 0)"
+                error.add_note(where)
+                raise
+            if schedule is not None and (scaler is None or scaler.stepped):
+                schedule.end_step()
+            if clock() >= due.next_time or engine.global_step >= due.next_step:
+                feed.done = done
+                return
+        feed.done, feed.exhausted, feed.over = done, True, gradient is None
+
+    def _expect(self, gradient: SharedGradient, done: int) -> None:
+        """Tell the log and the gradient how many samples the next batch has."""
+        known, seen = (
+            self._steps.logs.of(self._feed.epoch),
+            self._steps.parts.batches.samples_in(done),
         )
-        feed.over = feed.exhausted and steps.gradient is None
+        samples, self._seen = seen - self._seen, seen
+        gradient.expect(known, samples)
+        known.losses.expect(samples)
+
+    def _follow(self) -> bool:
+        """Take a step of the ranks that still have batches; return False if no rank has one."""
+        # Imported here: a process that trains alone needs none of it.
+        from flodl.train.policies.sync import NoBatchLeft
+
+        try:
+            self._steps.engine.follow()
+        except NoBatchLeft:
+            return False
+        if (schedule := self._steps.parts.torch_schedule) is not None:
+            schedule.end_step()
+        return True
 
     def _between(self) -> None:
         """Judge, notify and listen between two steps."""

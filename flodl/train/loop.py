@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from flodl import log
+from flodl.data.seeds import own_seed
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account, TimeLedger
 from flodl.ranks.group import Group, group_of_all, host_name
@@ -32,16 +33,16 @@ from flodl.train.observers.guards.guard import Setback, tell_callbacks
 from flodl.train.observers.rank_checkpoints import RankCheckpoints
 from flodl.train.observers.steering import Steering
 from flodl.train.observers.stop_requests import BetweenSteps, StopRequests, end_launcher
-from flodl.train.parts import CountedRate, rank_seed, timer_of_rank
+from flodl.train.parts import CountedRate, timer_of_rank
 from flodl.train.plan import TrainingPlan, Worker
 from flodl.train.policies.choice import feed_of, first_schedule, shared_gradient
+from flodl.train.policies.feed import FeedParts
 from flodl.train.policies.in_order import InOrderFeed
-from flodl.train.run.member import Member
+from flodl.train.run.member import Member, step_down, take_over
+from flodl.train.run.rank_state import begin
 from flodl.train.run.resume import Start, undone
-from flodl.train.run.start import start_of
-from flodl.train.run.succession import step_down, take_over
 from flodl.train.saving import Saving
-from flodl.train.step.engine_of_plan import engine_of_plan
+from flodl.train.step import engine_of_plan
 from flodl.train.step.precision import FirstBatch
 from flodl.train.steps import DueTimes, Steps
 
@@ -144,12 +145,12 @@ class Loop:
         # Not the device number: some launchers show each process a single device, number 0.
         label = f"{host_name()}/{group.device.type}/{group.local_rank}"
         alone = config is None and group.world_size == 1
-        found = start_of(
+        found = begin(
             plan, parts, group, self._planned, label=label, before_epoch=self._prepare_epoch,
             state=lambda file: self.feed.write_state(file),  # noqa: PLW0108 - it is made later
         )  # fmt: skip
         start, counts, step_values = found.start, found.counts, self.reporter.step_values
-        self.start = start
+        self.start, self._seconds = start, counts.seconds
         self.rate.restore(counts.rate)
         self.history.extend(start.state.history)
         self.ledger.load(start.state.ledger)
@@ -176,7 +177,7 @@ class Loop:
         self.reporter.follow(self.run, engine)
         self.reporter.steer(self.steering)
         if start.generators is None and not alone:
-            torch.manual_seed(rank_seed(plan.seed, group.stream))
+            torch.manual_seed(own_seed(plan.seed, group.stream))
         self.steps = Steps(
             plan=plan, parts=parts, engine=engine, logs=logs, run=self.run, hooks=self.hooks,
             reporter=self.reporter, leads=group.leads, marks=self.marks,
@@ -184,7 +185,12 @@ class Loop:
             due=self._due, first_batch=FirstBatch(plan, begins=begins and not self.history),
             gradient=gradient, local_step=counts.local_step,
         )  # fmt: skip
-        self.feed = feed_of(plan, group, parts, config, found, gradient, self.marks)
+        self.feed = feed_of(
+            FeedParts(
+                plan=plan, group=group, parts=parts, config=config, found=found, gradient=gradient,
+                marks=self.marks,
+            )
+        )  # fmt: skip
         self._closing.callback(self._close_steps)
         if start.source is not None:
             mark_begun()
@@ -204,7 +210,7 @@ class Loop:
         feed.attend(Member(steps, self.saving, partial(take_over, self), partial(step_down, self)))
         if isinstance(feed, InOrderFeed):
             peers = None if self.peers is self.group else self.peers
-            seconds = start.state.unfinished.seconds
+            seconds = self._seconds
             self._in_order = InOrder(feed, steps, self.guarding, self.stops, peers, seconds)
 
     @contextmanager

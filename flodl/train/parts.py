@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
@@ -21,8 +20,7 @@ from flodl.ranks.batch_timer import BatchTimer
 from flodl.ranks.launch.current_group import is_first_rank
 from flodl.train.observers.ema import WeightAverage
 from flodl.train.plan import build_model, build_optimizer, optimizer_steps
-from flodl.train.run.own_state import made
-from flodl.train.run.training_state import Parts
+from flodl.train.run.part_states import Parts, made
 from flodl.train.settings.part_checks import (
     check_carried,
     check_closure,
@@ -252,12 +250,6 @@ class CountedRate:
     def _multiply(self, factor: float) -> None:
         for group in self._optimizer.param_groups:
             set_rate(group, float(group["lr"]) * factor)
-
-
-def rank_seed(seed: int, rank: int) -> int:
-    """Return a seed for values that must differ between ranks: dropout, augmentation."""
-    text = f"{seed}/{rank}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 def timer_of_rank(plan: TrainingPlan, group: Group) -> BatchTimer:

@@ -22,6 +22,7 @@ from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.plan import TrainingPlan, build_model
 from flodl.train.policies.choice import check_elastic, check_exchange, check_policy
 from flodl.train.rehearsal import rehearsal_wanted, rehearse_for
+from flodl.train.run.loop_state import KEY
 from flodl.train.run.resume import resume_source, withdrawn_if_refused
 from flodl.train.run.resume_hint import add_hint, extend_error, extend_failure
 from flodl.train.training import carry_out
@@ -94,11 +95,9 @@ def continues_many_ranks(plan: TrainingPlan) -> bool:
     source = resume_source(plan)
     if source is None:
         return False
-    from flodl.train.run.rank_state import KEY
-
     with withdrawn_if_refused(plan):
         extra = TrainingFile.open(source).value("extra")
-    return isinstance(extra, dict) and KEY in extra
+    return isinstance(extra, dict) and extra.get(KEY, {}).get("schedule") is not None
 
 
 def _ranks_to_start(plan: TrainingPlan) -> int:

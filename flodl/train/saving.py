@@ -9,7 +9,7 @@ from flodl.monitor.ledger import Account
 from flodl.train.callbacks import Callback
 from flodl.train.epoch_end import call_back
 from flodl.train.observers.checkpoints import non_finite_parameters
-from flodl.train.run.loop_state import LoopState, UnfinishedEpoch
+from flodl.train.run.loop_state import LoopState
 from flodl.train.run.rank_state import RankCounts
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ class Saving(Callback):
         feed.saved()
         steps.engine.present()
         state, counts = self.state()
-        exchange = feed.wire.state() if feed.wire is not None else {}
-        written = steps.checkpoints.save(state, place, steps.logs, counts, feed.schedule, exchange)
+        written = steps.checkpoints.save(state, place, steps.logs, counts, feed.schedule)
         if place.step:
             self._guarding.forget()
         self._tell(written)
@@ -106,36 +105,26 @@ class Saving(Callback):
 
     def state(self) -> tuple[LoopState, RankCounts]:
         """Return the state of the loop, and the numbers of this rank."""
-        return self._state(), self._counts()
-
-    def _counts(self) -> RankCounts:
-        steps, run = self._steps, self._steps.run
-        return RankCounts(
-            local_step=steps.local_step,
-            steps=steps.engine.global_step,
-            epoch=run.epoch,
-            step=run.step,
-            averages=self._feed.averages,
+        feed, steps, acts = self._feed, self._steps, self._steering.saved()
+        place, done = feed.place(0), steps.engine.global_step
+        counts = RankCounts(
+            local_step=done if feed.in_order else steps.local_step,
+            steps=done,
+            epoch=place.epoch if feed.in_order else steps.run.epoch,
+            step=place.step if feed.in_order else steps.run.step,
+            averages=feed.averages,
+            seconds=steps.logs.seconds if feed.in_order and place.step else 0.0,
             rate=steps.rate.state(),
-            asked=self._steering.saved().get("scheduler", {}),
+            asked=acts.get("scheduler", {}),
+            exchange=feed.wire.state() if feed.wire is not None else {},
         )
-
-    def _state(self) -> LoopState:
-        feed, steps, unfinished = self._feed, self._steps, UnfinishedEpoch()
-        if feed.in_order and feed.place(0).step:
-            known = steps.logs.of(feed.complete)
-            unfinished = UnfinishedEpoch(
-                losses=known.losses.state(),
-                scalars=known.scalars.state(),
-                seconds=steps.logs.seconds,
-            )
-        return LoopState(
+        state = LoopState(
             history=self._history,
             records=steps.reporter.records(),
-            unfinished=unfinished,
             ledger=steps.ledger.state_dict(),
+            grouping={"accumulate": steps.plan.accumulate},
             engine=steps.engine.decision(),
-            acts=self._steering.saved(),
+            acts=acts,
             guard=self._guarding.state(),
-            scale=steps.rate.steered.scale if feed.in_order else 1.0,
         )
+        return state, counts

@@ -6,20 +6,17 @@ Due times say when the loop must do something besides steps.
 from __future__ import annotations
 
 import math
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from flodl.data import EpochIterator
 from flodl.monitor.ledger import Account
 from flodl.ranks.launch.launcher import mark_begun
 from flodl.train.step.tuned import EagerEngine, TunedEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from flodl.data.iterable import IterableEpoch
     from flodl.monitor.ledger import TimeLedger
     from flodl.ranks.batch_timer import BatchTimer
     from flodl.ranks.ledger.ledger_format import Stretch
@@ -73,7 +70,6 @@ class Steps:
         gradient: Averages the gradients of a step over the ranks; None if they do not.
         local_step: Batches that this process has trained.
         told: The last epoch that the reporter has begun; -1 before the first.
-        seen: Samples of the epoch that this process has been given, if it trains in order.
     """
 
     plan: TrainingPlan
@@ -94,7 +90,6 @@ class Steps:
     gradient: SharedGradient | None
     local_step: int
     told: int = -1
-    seen: int = 0
 
     # --- Batches that a schedule gives to this rank ----------------------------------------------
 
@@ -115,7 +110,7 @@ class Steps:
             self.timer.begin()  # the comparison says nothing about the speed of this rank
         self.marks.busy(True)
         self._reach(part.position)
-        known.expect(samples)
+        known.losses.expect(samples)
         gradient, trace = self.gradient, self.checkpoints.trace
         if gradient is not None:
             gradient.expect(known, samples)
@@ -177,127 +172,6 @@ class Steps:
             )
         elif reporter.is_due:
             reporter.tick(max(0, min(part.position - epoch * length, length)))
-
-    # --- Batches in order ------------------------------------------------------------------------
-
-    def begin_in_order(
-        self, epoch: int, first: int, batches: EpochIterator | IterableEpoch, seconds: float
-    ) -> float:
-        """Begin an epoch whose batches this process trains in order, or continue it.
-
-        Args:
-            epoch: Counted from 0.
-            first: Batches that are done.
-            batches: The others.
-            seconds: Time of the epoch so far.
-
-        Returns:
-            When the reporter is due.
-        """
-        log, trace = self.logs.of(epoch), self.checkpoints.trace
-        due = self.reporter.begin_epoch(
-            epoch,
-            steps=self.parts.batches.num_batches,
-            done=first,
-            first_step=self.engine.global_step,
-            losses=log.losses,
-            scalars=log.scalars,
-        )
-        self.told, self.seen = epoch, 0
-        self.logs.record_losses(trace.loss_sink())
-        trace.begin_epoch(
-            epoch,
-            batches.order if isinstance(batches, EpochIterator) else None,
-            size=self.parts.batches.batch_size or 0,
-            first=first,
-            step=self.engine.global_step,
-            parts=self.plan.accumulate,
-        )
-        self.logs.restart_clock(seconds)
-        self.timer.begin()
-        return due
-
-    def train_in_order(
-        self,
-        batches: EpochIterator | IterableEpoch,
-        done: int,
-        skips: Collection[int],
-        pass_over: Callable[[int], object],
-    ) -> tuple[int, bool]:
-        """Train batches of an epoch until something besides steps is due.
-
-        Args:
-            batches: Those that are not done.
-            done: Number of the others.
-            skips: Batches to leave out.
-            pass_over: Called with the number of each.
-
-        Returns:
-            The number of batches that are done, and whether no batch is left.
-        """
-        engine, due, model = self.engine, self.due, self.parts.model
-        losses = self.logs.of(self.run.epoch).losses
-        accumulate, lap, clock = self.plan.accumulate, self.ledger.lap, time.perf_counter
-        waiting, schedule, scaler = Account.DATA, self.parts.torch_schedule, engine.settings.scaler
-        trace, first_batch = self.checkpoints.trace, self.first_batch
-        parts = 1
-        for batch in batches:
-            done += 1
-            lap(waiting)
-            if skips and done - 1 in skips:
-                pass_over(done - 1)
-                continue
-            if first_batch.waits:
-                first_batch.look(model, batch)
-                lap(Account.SETUP)
-            if engine.global_step >= trace.next_step:
-                trace.look(model, batch, engine.global_step)
-                lap(Account.LOGGING)
-            if self.gradient is not None:
-                self._expect(self.gradient, done)
-            try:
-                if accumulate == 1:
-                    engine.step(batch, losses)
-                else:
-                    # The last group of an epoch may be smaller: then each of its batches counts
-                    # more.
-                    part = (done - 1) % accumulate
-                    if part == 0:
-                        parts = 1 + batches.ahead(accumulate - 1)
-                    closes = part == parts - 1
-                    engine.step(batch, losses, parts=parts, closes=closes)
-                    if not closes:
-                        continue
-            except Exception as error:
-                self.run.step = done - 1
-                where = f"in epoch {self.run.epoch}, step {done - 1} (both counted from 0)"
-                error.add_note(where)
-                raise
-            if schedule is not None and (scaler is None or scaler.stepped):
-                schedule.end_step()
-            if clock() >= due.next_time or engine.global_step >= due.next_step:
-                return done, False
-        return done, True
-
-    def _expect(self, gradient: SharedGradient, done: int) -> None:
-        """Tell the log and the gradient how many samples the next batch has."""
-        known, seen = self.logs.of(self.run.epoch), self.parts.batches.samples_in(done)
-        samples, self.seen = seen - self.seen, seen
-        gradient.expect(known, samples)
-        known.expect(samples)
-
-    def follow_in_order(self) -> bool:
-        """Take a step of the ranks that still have batches; return False if no rank has one."""
-        # Imported here: a process that trains alone needs none of it.
-        from flodl.train.policies.sync import NoBatchLeft
-
-        try:
-            self.engine.follow()
-        except NoBatchLeft:
-            return False
-        if self.parts.torch_schedule is not None:
-            self.parts.torch_schedule.end_step()
-        return True
 
     # --- Between two steps -----------------------------------------------------------------------
 

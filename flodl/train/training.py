@@ -56,24 +56,21 @@ def carry_out(
     if group.world_size > 1 or not in_order:
         plan.distributed.check_world(group.world_size)
         plan, reason = with_policy(plan, group)
-    with recorded(_for_rank(plan, group), group) as timed:
-        return _carried_out(timed, group, reason, ledger, in_order=in_order)
-
-
-def _carried_out(
-    plan: TrainingPlan, group: Group, reason: str, ledger: TimeLedger | None, *, in_order: bool
-) -> TrainerHandle:
     ledger = ledger or TimeLedger.since_process_start()
     history: list[EpochMetrics] = []
     devices = group.gather_objects(device_name(group.device, group.rank))
-    with reported(replace(plan, timeline=None), ledger, history) as reporter:
-        exact = plan.deterministic
-        with deterministic_algorithms(group.device) if exact else nullcontext(), _quiet(group):
-            if group.world_size > 1:
-                reporter.tell_policy(plan.distributed.policy, reason)
-            loop = _train(plan, group, reporter, ledger, history, in_order=in_order)
-            if (told := told_waiting(plan.distributed.policy, history)) is not None:
-                log.msg(f"  {told}")
+    exact = deterministic_algorithms(group.device) if plan.deterministic else nullcontext()
+    with (
+        recorded(_for_rank(plan, group), group) as timed,
+        reported(replace(timed, timeline=None), ledger, history) as reporter,
+        exact,
+        _quiet(group),
+    ):
+        if group.world_size > 1:
+            reporter.tell_policy(plan.distributed.policy, reason)
+        loop = _train(timed, group, reporter, ledger, history, in_order=in_order)
+        if (told := told_waiting(plan.distributed.policy, history)) is not None:
+            log.msg(f"  {told}")
     return TrainerHandle(
         loop.model,
         history,

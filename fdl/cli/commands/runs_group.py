@@ -1,7 +1,8 @@
-"""What the commands of ``fdl runs`` share: their usual arguments and their questions."""
+"""What the commands of ``fdl runs`` share: their usual arguments, and the runs that these mean."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fdl.runs.run import Run
-
-SCHEMA_VERSION = 1
 
 OneRun = Annotated[
     str,
@@ -45,7 +44,6 @@ Where = Annotated[
     typer.Option(help="Select runs that meet a condition: 'val_loss < 0.1 and lr >= 0.01'"),
     Complete("run-conditions"),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking")]
 
 
 def chosen(call: Call, word: str) -> Run:
@@ -85,10 +83,5 @@ def only_where(condition: str | None, runs: list[Run]) -> list[Run]:
 
 def print_json(document: dict[str, object]) -> int:
     """Print one document with the version of its form; return the exit code."""
-    output.print_json({"schema_version": SCHEMA_VERSION, **document})
+    output.write(sys.stdout, output.versioned(document))
     return 0
-
-
-def counted(count: int, what: str = "run") -> str:
-    """``1 run``, ``2 runs``."""
-    return f"{count} {what}{'' if count == 1 else 's'}"

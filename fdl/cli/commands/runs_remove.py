@@ -16,8 +16,6 @@ from fdl.cli.commands.runs_group import (
     Places,
     State,
     Where,
-    Yes,
-    counted,
     only_where,
     places,
     project_folders,
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
 verbs = Group()
 
 Keep = Annotated[int | None, typer.Option(help="Keep the newest N runs of each folder")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking")]
 OlderThan = Annotated[str | None, typer.Option(help="Select runs older than this: 30d, 12h, 2w")]
 
 
@@ -177,7 +176,7 @@ def _delete(what: str, found: list[Removal], *, yes: bool, dry_run: bool) -> int
 
 
 def _counted(what: str, found: list[Removal]) -> str:
-    return counted(sum(len(one.files) or 1 for one in found), what)
+    return output.counted(sum(len(one.files) or 1 for one in found), what)
 
 
 def _show(what: str, found: list[Removal]) -> None:

@@ -166,7 +166,8 @@ class RoundedWire(Wire):
 
     def state(self) -> dict[str, Tensor]:
         """Return the errors that the next exchange adds."""
-        return dict(self._loaded if self._fragments is None else self._fragments.errors)
+        errors = self._loaded if self._fragments is None else self._fragments.errors
+        return {name: error.cpu() for name, error in errors.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue with the result of :meth:`state`, or without errors."""

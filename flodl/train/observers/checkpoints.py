@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from flodl.monitor import EpochMetrics
+    from flodl.train.run.part_states import Parts
     from flodl.train.run.run_directory import RunDirectory
-    from flodl.train.run.training_state import Parts, Position
+    from flodl.train.run.training_state import Position
 
 
 @final

@@ -14,10 +14,13 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, final
 
 from fdl.base.files import append_text
+from flodl import log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from flodl.train.run.run_directory import RunDirectory
 
 NAME = "acts.jsonl"
 REPLAYED = ("lr", "set", "lower_lr")
@@ -123,10 +126,10 @@ class Journal:
     """The file; each act is one line of JSON. Threads may share an object.
 
     Args:
-        path: Path of the file; made by the first act.
+        path: Path of the file; made by the first act. None records nothing.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
         self._lock = Lock()
 
@@ -136,6 +139,8 @@ class Journal:
         Raises:
             OSError: The file cannot be written; it is as before.
         """
+        if self._path is None:
+            return
         line = json.dumps(act.as_json(), ensure_ascii=False, separators=(",", ":")) + "\n"
         with self._lock:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -144,6 +149,29 @@ class Journal:
             finally:
                 os.close(descriptor)
             append_text(self._path, line)
+
+    def note(self, act: Act) -> None:
+        """Add an act; a failure is a warning, because the training is more important."""
+        try:
+            self.record(act)
+        except OSError as failure:
+            log.warning(f"{NAME} cannot be written: {failure}; the training continues")
+
+    @staticmethod
+    def of_run(run: RunDirectory | None) -> Journal:
+        """Return the journal of a run directory; without one that this rank writes, of nothing."""
+        return Journal(run.path / NAME if run is not None and run.writes else None)
+
+    @classmethod
+    def beside(cls, source: Path | None) -> list[Act]:
+        """Return the acts of the run that has a checkpoint; a failure is a warning."""
+        if source is None:
+            return []
+        try:
+            return cls.read(source.parent / NAME)
+        except OSError as failure:
+            log.warning(f"{source.parent / NAME} cannot be read: {failure}")
+            return []
 
     @staticmethod
     def read(path: Path) -> list[Act]:

@@ -12,15 +12,13 @@ from flodl.ranks.settings import Policy
 from flodl.train.observers.checkpoints import CheckpointKeeper, last_values
 from flodl.train.observers.step_trace import StepTrace
 from flodl.train.parts import LOADER_DEFAULTS, Assembly
-from flodl.train.run.loop_state import EpochTexts, LoopState, modes
-from flodl.train.run.rank_state import KEY, RankCounts, RankStart, capture_ranks
+from flodl.train.run.loop_state import EpochTexts, LoopState
+from flodl.train.run.rank_state import RankCounts, RankStart, own_states, rank_record
 from flodl.train.run.training_state import Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-    from torch import Tensor
 
     from flodl.monitor import EpochMetrics
     from flodl.ranks.group import Group
@@ -85,12 +83,7 @@ class RankCheckpoints:
         elif plan.whole is not None and (run := plan.whole.run_dir) is not None and found.ledger:
             self._ledger = SampleLedger.follow(run.sample_ledger, found.ledger)
         self.trace = StepTrace.begin(
-            plan,
-            self._parts.batches,
-            after=found.counts.steps,
-            source=start.source,
-            rank=group.rank,
-            world_size=group.world_size,
+            plan, self._parts.batches, group, after=found.counts.steps, source=start.source
         )
 
     def take_over(self, plan: TrainingPlan, steps: int) -> None:
@@ -109,12 +102,7 @@ class RankCheckpoints:
         if self._ledger is not None:
             self._ledger.take_over()
         self.trace = StepTrace.begin(
-            plan,
-            self._parts.batches,
-            after=steps,
-            source=None,
-            rank=self._group.rank,
-            world_size=self._group.world_size,
+            plan, self._parts.batches, self._group, after=steps, source=None
         )
 
     def ledger_mark(self) -> dict[str, Any] | None:
@@ -160,17 +148,16 @@ class RankCheckpoints:
 
     def save(
         self, state: LoopState, position: Position, logs: EpochLogs, counts: RankCounts,
-        schedule: ScheduleState | None, exchange: Mapping[str, Tensor],
+        schedule: ScheduleState | None,
     ) -> Path | None:  # fmt: skip
         """Save the state of all ranks; collective, while they have the same model.
 
         Args:
-            state: The state of the loop, without the modes of the model.
+            state: The state of the loop, without that of the ranks.
             position: Where a single process would continue.
             logs: Measurements of this rank.
             counts: Numbers of this rank.
             schedule: How the ranks share the batches; None if this process trains all of them.
-            exchange: What the next exchange of this rank needs of the last one.
 
         Returns:
             Path of the checkpoint on rank 0; None elsewhere, and without a run directory.
@@ -179,34 +166,16 @@ class RankCheckpoints:
             self.append_samples(schedule.position)
         if not self._writes:
             return None
-        state = self.described(state)
-        extra: dict[str, Any] = {}
-        if schedule is not None or self._group.world_size > 1:
-            ranks = capture_ranks(
-                self._group,
-                self._parts,
-                logs,
-                counts,
-                exchange,
-                label=self._label,
-                same_steps=self._plan.distributed.policy is Policy.SYNC,
-            )
-            if ranks is None:
-                return None
-            extra = {KEY: self._of_ranks(ranks, schedule)}
-        extra = state.as_json(self._texts) | extra
+        together = self._plan.distributed.policy is Policy.SYNC
+        own = own_states(self._parts, self._group, same_steps=together)
+        record = rank_record(self._parts, logs, counts, self._label, own)
+        ranks = self._group.gather_objects_to_first(record)
+        if ranks is None:
+            return None
+        state = replace(state, distributed=self._of_ranks(ranks, schedule))
+        extra = state.as_json(self._texts)
         self.keeper.save(self._parts.parts(extra), position, last_values(state.history))
         return self._plan.run_dir.last_checkpoint if self._plan.run_dir is not None else None
-
-    def described(self, state: LoopState) -> LoopState:
-        """Add to the state of the loop the modes of the model, and what a step is made of."""
-        found = modes(self._parts.model)
-        return replace(
-            state,
-            grouping={"accumulate": self._plan.accumulate},
-            frozen=found["frozen"],
-            evaluating=found["evaluating"],
-        )
 
     def _of_ranks(
         self, ranks: list[dict[str, Any]], schedule: ScheduleState | None

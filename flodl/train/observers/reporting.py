@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import sys
@@ -16,6 +17,7 @@ from flodl.errors import FlodlError
 from flodl.monitor import Monitor
 from flodl.monitor.ledger import Account
 from flodl.monitor.records import StepSeries
+from flodl.ranks.launch.interrupt import undisturbed
 from flodl.terminal import Style, is_first_rank, style_of
 from flodl.train.callbacks import Callback
 from flodl.train.epoch_end import end_state
@@ -23,7 +25,6 @@ from flodl.train.handle import introduce
 from flodl.train.observers.journal import NAME, Journal
 from flodl.train.observers.parameter_histograms import ParameterHistograms
 from flodl.train.observers.progress import Progress
-from flodl.train.shutdown import book_until_exit, forget_ended
 from flodl.train.step.decision import remember_told, was_told
 from flodl.train.step.step_values import StepValues
 
@@ -126,7 +127,7 @@ class Reporter(Callback):
         if self._plan.run_dir is not None:
             self._plan.run_dir.attach(self._monitor)
         self._add_sinks(self._monitor)
-        forget_ended()
+        _forget_ended()
         if (live := self._plan.live) is not None:
             try:
                 self._monitor.serve(live.port, live.host, buttons=live.buttons)
@@ -296,7 +297,7 @@ class Reporter(Callback):
             if run is not None:
                 _finish_run(self._plan, state, len(history), error)
             if self._monitor is not None:
-                book_until_exit(self._ledger, self._monitor)
+                _book_until_exit(self._ledger, self._monitor)
 
     def _tell_acts(self) -> None:
         """Report the acts on the training, if there are new ones in its journal."""
@@ -454,3 +455,39 @@ def name_faster_engine(plan: TrainingPlan, ledger: TimeLedger) -> None:
         f"  the steps took {format_duration(seconds)}; --engine auto may be faster, equal up to "
         "rounding: see docs/tutorials/training-more.md"
     )
+
+
+# --- The time after a training, booked until its process ends --------------------------------
+
+_ended: tuple[int, TimeLedger, Monitor] | None = None
+"""Process, ledger and monitor of the last training that has ended."""
+
+
+def _book_until_exit(ledger: TimeLedger, monitor: Monitor) -> None:
+    """Book all time from now on to ``shutdown``, and renew the report when the process ends.
+
+    Only the last training of a process counts, because the time before another one belongs to the
+    program. In an interactive session the user decides when the process ends, so nothing is booked.
+    """
+    global _ended
+    if hasattr(sys, "ps1"):
+        return
+    _ended = os.getpid(), ledger, monitor
+
+
+def _forget_ended() -> None:
+    """Book nothing more to the training that ended last: another one begins."""
+    global _ended
+    _ended = None
+
+
+def _book_shutdown() -> None:
+    # A forked child has a copy of the training, whose time is not its own.
+    if _ended is not None and _ended[0] == os.getpid():
+        _, ledger, monitor = _ended
+        with undisturbed():
+            ledger.lap(Account.SHUTDOWN)
+            monitor.amend_ledger(ledger.seconds())
+
+
+atexit.register(_book_shutdown)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from flodl import log
 from flodl.errors import FlodlError
-from flodl.train.observers.journal import NAME, Act, Journal
+from flodl.train.observers.journal import Act, Journal
 from flodl.train.observers.live_settings import LiveSettings
 from flodl.train.observers.mailbox import Mailbox, PrivateSocket, Wish, refused
 from flodl.train.step.learning_rate import set_rate
@@ -89,7 +89,7 @@ class Steering:
     def record_in(self, run: RunDirectory | None) -> None:
         """Record acts in a run directory from now on, if this rank writes one."""
         self._run = run if run is not None and run.writes else None
-        self._journal = Journal(self._run.path / NAME) if self._run is not None else None
+        self._journal = Journal.of_run(run)
 
     def open(self) -> None:
         """Begin to listen, if there is a run directory; without a socket, only warn."""
@@ -136,14 +136,10 @@ class Steering:
         self._replayed = [Act.from_json(form) for form in saved.get("journal", [])]
         if source is None or self._run is None:
             return
-        try:
-            acts = Journal.read(source.parent / NAME)
-        except OSError as failure:
-            log.warning(f"{source.parent / NAME} cannot be read: {failure}")
-            return
+        acts = Journal.beside(source)
         if source.parent.absolute() != self._run.path.absolute():
             for act in self._replayed:
-                self._record(act.replayed(source.parent.name))
+                self._journal.note(act.replayed(source.parent.name))
         known = [(act.step, act.time, act.assignment) for act in self._replayed]
         undone = [
             act
@@ -164,7 +160,9 @@ class Steering:
             f"the checkpoint is of step {step}, before these acts: {what}; they are not carried "
             f"out again; to repeat the last one: fdl runs tell {run} {words}"
         )
-        self._record(Act.now(step, "resume", detail=f"undone, and not carried out again: {what}"))
+        self._journal.note(
+            Act.now(step, "resume", detail=f"undone, and not carried out again: {what}")
+        )
 
     # --- Acts ----------------------------------------------------------------------------------
 
@@ -228,7 +226,7 @@ class Steering:
             act, text = self._carry_out(wish, step, loop)
         except ValueError as problem:
             return refused(str(problem))
-        self._record(act)
+        self._journal.note(act)
         self._announced = act
         if act.is_replayed:
             self._replayed.append(act)
@@ -289,14 +287,6 @@ class Steering:
             ratio = float(group["lr"]) / first if first else 1.0
             set_rate(group, rate * ratio)
         return first
-
-    def _record(self, act: Act) -> None:
-        if self._journal is None:
-            return
-        try:
-            self._journal.record(act)
-        except OSError as failure:
-            log.warning(f"{NAME} cannot be written: {failure}; the training continues")
 
 
 def _rate(text: str) -> float:

@@ -10,12 +10,13 @@ import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, final
 
 import torch
 
 from fdl.base.run_record import RECORD
-from fdl.base.step_trace import TRACE, TraceFile
+from fdl.base.step_trace import TRACE, Stretch, TraceFile
 from flodl import log
 from flodl.data import DataLoader
 from flodl.data.structure import tensors_of
@@ -29,7 +30,6 @@ from flodl.train.observers.digests import (
     order_digest,
     row_digests,
 )
-from flodl.train.observers.trace_stretch import Stretch
 from flodl.train.parts import LOADER_DEFAULTS
 
 if TYPE_CHECKING:
@@ -39,15 +39,34 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from flodl.data import IterableLoader
+    from flodl.ranks.group import Group
     from flodl.train.plan import TrainingPlan
     from flodl.train.step.losses import LossLog
     from flodl.train.step.step_values import StepValues
 
-T = TypeVar("T")
+P = ParamSpec("P")
 _COPY_BYTES_PER_SECOND = 8e9
 """Assumed for copies from a GPU, whose time the host does not see."""
 _WEIGHTS, _BATCH = 0, 1
 _RANDOM, _SEQUENTIAL, _LISTED, _REPEATED = 0, 1, 2, 3
+
+
+def _guarded(
+    method: Callable[Concatenate[StepTrace, P], None],
+) -> Callable[Concatenate[StepTrace, P], None]:
+    """Let a failure end the trace and not the training; without a file, nothing happens."""
+
+    @wraps(method)
+    def guarded(self: StepTrace, /, *arguments: P.args, **named: P.kwargs) -> None:
+        if not self.is_on:
+            return
+        try:
+            method(self, *arguments, **named)
+        except Exception as failure:
+            _warn(failure)
+            self._leave()
+
+    return guarded
 
 
 @final
@@ -102,21 +121,19 @@ class StepTrace:
         cls,
         plan: TrainingPlan,
         loader: DataLoader | IterableLoader,
+        group: Group,
         *,
         after: int,
         source: Path | None,
-        rank: int = 0,
-        world_size: int = 1,
     ) -> StepTrace:
         """Begin the trace of a training; one that does nothing if there is no run directory.
 
         Args:
             plan: The plan of the training.
             loader: The data.
+            group: The ranks.
             after: Steps that are complete.
             source: The checkpoint that the training continues.
-            rank: Number of this process.
-            world_size: Number of processes.
         """
         run = plan.run_dir
         if run is None or not run.writes or not plan.trace:
@@ -126,9 +143,9 @@ class StepTrace:
         facts = {
             "after": after,
             "continues": _continued(source, run.path),
-            "rank": rank,
-            "world_size": world_size,
-            "policy": str(plan.distributed.policy) if world_size > 1 else None,
+            "rank": group.rank,
+            "world_size": group.world_size,
+            "policy": str(plan.distributed.policy) if group.world_size > 1 else None,
             "accumulate": plan.accumulate,
             "epochs": plan.num_epochs,
             "data": _data_facts(plan, loader),
@@ -159,6 +176,7 @@ class StepTrace:
 
     # --- Samples -------------------------------------------------------------------------------
 
+    @_guarded
     def begin_epoch(
         self, epoch: int, order: Tensor | None, *, size: int, first: int, step: int, parts: int
     ) -> None:
@@ -172,9 +190,23 @@ class StepTrace:
             step: Steps that are complete.
             parts: Batches per step.
         """
-        self._guard(self._tell_epoch, epoch, order, size, first, step, parts)
+        if order is not None:
+            self._tell_order(epoch, order)
+        start, stride = (first * size, size) if order is not None else (first, 1)
+        self._epoch_began = self._losses_told
+        self._out.batches(
+            self._losses_told,
+            epoch,
+            step + 1,
+            start,
+            size,
+            stride=stride,
+            parts=parts,
+            numbered=order is not None,
+        )
         self._times.run(step)
 
+    @_guarded
     def left_out(
         self, epoch: int, *, size: int, first: int, step: int, parts: int, trained: int
     ) -> None:
@@ -189,15 +221,21 @@ class StepTrace:
             trained: Batches trained since :meth:`begin_epoch`.
         """
         number = self._epoch_began + trained
-        self._guard(self._tell_place, number, epoch, step, first * size, size, parts)
+        self._out.batches(number, epoch, step + 1, first * size, size, stride=size, parts=parts)
 
+    @_guarded
     def rewind(self, step: int) -> None:
         """Begin again after ``step`` steps; the steps after them are replaced.
 
         Call it when no loss is left to read.
         """
-        self._guard(self._tell_rewind, step)
-        self.next_step = step if self._file is not None else math.inf
+        self._tell_end("")
+        self._out.session(self._facts | {"after": step})
+        self._times = DigestTimes(step)
+        self.steps = self._norms_told = self.next_step = step
+        self._losses_told = self._batches = 0
+        self._epoch, self._named = -1, False
+        self._orders.clear()
 
     def resume_clock(self, step: int) -> None:
         """Count the time from now on to the steps after ``step`` again."""
@@ -211,6 +249,7 @@ class StepTrace:
         """
         self._times.pause(step)
 
+    @_guarded
     def trained(
         self,
         epoch: int,
@@ -231,10 +270,8 @@ class StepTrace:
             closes: Whether it is the last batch of its step.
             order: Returns the order of an epoch.
         """
-        if self._file is None:
-            return
         if epoch > self._epoch:
-            self._guard(lambda: self._tell_order(epoch, order(epoch)))
+            self._tell_order(epoch, order(epoch))
             if self._epoch < 0:
                 self._times.run(self.steps)
             self._epoch = epoch
@@ -250,7 +287,7 @@ class StepTrace:
 
     def loss_sink(self) -> Callable[[Sequence[float]], object] | None:
         """Return what takes the losses of the next batches, in blocks; None without a trace."""
-        return self._losses if self._file is not None else None
+        return self._tell_losses if self._file is not None else None
 
     def drain(self, losses: LossLog) -> None:
         """Take the losses that are not read yet, because the training ends with an error."""
@@ -264,10 +301,11 @@ class StepTrace:
         """Record the gradient norms of single steps, if every step has one."""
         if self._clips and self._file is not None and values is not None:
             self._values = values
-            values.on_norms = lambda norms: self._guard(self._tell_norms, norms)
+            values.on_norms = self._tell_norms
 
     # --- Digests -------------------------------------------------------------------------------
 
+    @_guarded
     def look(self, model: nn.Module, batch: object, step: int) -> None:
         """Take digests between two steps, if they are due.
 
@@ -280,11 +318,12 @@ class StepTrace:
         if times.is_due(step):
             copied = 0
             if self._pending is None or self._pending.done():
-                copied = self._guard(self._tell_digests, model, batch, step) or 0
-                self._guard(self._tell_samples, time.perf_counter() - began)
+                copied = self._tell_digests(model, batch, step)
+                self._tell_samples(time.perf_counter() - began)
             times.taken(step, time.perf_counter() - began + copied / _COPY_BYTES_PER_SECOND)
-        self.next_step = times.next_step if self._file is not None else math.inf
+        self.next_step = times.next_step
 
+    @_guarded
     def finish(self, model: nn.Module, step: int) -> None:
         """Take the last digest of the weights, and end the session.
 
@@ -292,95 +331,57 @@ class StepTrace:
             model: The trained model.
             step: Steps that are complete.
         """
-        self._guard(self._tell_digests, model, None, step)
+        self._tell_digests(model, None, step)
         self.close("complete")
 
+    @_guarded
     def close(self, state: str = "") -> None:
         """Write what is left, and close the file; a second call does nothing.
 
         Args:
             state: How the training ended; empty if it did not end.
         """
-        self._guard(self._tell_end, state)
+        self._tell_end(state)
         self._leave()
-
-    def _losses(self, values: Sequence[float]) -> None:
-        self._guard(self._tell_losses, values)
 
     # --- Records -------------------------------------------------------------------------------
 
-    def _tell_epoch(
-        self, epoch: int, order: Tensor | None, size: int, first: int, step: int, parts: int
-    ) -> None:
-        if self._file is None:
-            return
-        if order is not None:
-            self._tell_order(epoch, order)
-        start, stride = (first * size, size) if order is not None else (first, 1)
-        self._epoch_began = self._losses_told
-        self._file.batches(
-            self._losses_told,
-            epoch,
-            step + 1,
-            start,
-            size,
-            stride=stride,
-            parts=parts,
-            numbered=order is not None,
-        )
-
-    def _tell_place(
-        self, number: int, epoch: int, step: int, start: int, size: int, parts: int
-    ) -> None:
-        if self._file is not None:
-            self._file.batches(number, epoch, step + 1, start, size, stride=size, parts=parts)
-
-    def _tell_rewind(self, step: int) -> None:
-        if self._file is None:
-            return
-        self._tell_end("")
-        self._file.session(self._facts | {"after": step})
-        self._times = DigestTimes(step)
-        self.steps = self._norms_told = step
-        self._losses_told = self._batches = 0
-        self._epoch, self._named = -1, False
-        self._orders.clear()
+    @property
+    def _out(self) -> TraceFile:
+        """The file, where one is known to be there."""
+        assert self._file is not None  # noqa: S101 - a guarded method has seen it
+        return self._file
 
     def _tell_order(self, epoch: int, order: Tensor) -> None:
-        if self._file is None:
-            return
         digest, form = order_digest(order), self._form
         if form == _LISTED and digest in self._orders:
             form = _REPEATED
         self._orders.add(digest)
-        self._file.order(epoch, digest, form)
+        self._out.order(epoch, digest, form)
         if form == _LISTED:
-            self._file.listed(epoch, order)
+            self._out.listed(epoch, order)
 
+    @_guarded
     def _tell_losses(self, values: Sequence[float]) -> None:
-        if self._file is None:
-            return
         self._end_stretch()
-        self._file.losses(self._losses_told, values)
+        self._out.losses(self._losses_told, values)
         self._losses_told += len(values)
 
+    @_guarded
     def _tell_norms(self, norms: Sequence[float]) -> None:
-        if self._file is not None:
-            self._file.norms(self._norms_told + 1, norms)
-            self._norms_told += len(norms)
+        self._out.norms(self._norms_told + 1, norms)
+        self._norms_told += len(norms)
 
     def _end_stretch(self) -> None:
         known, self._stretch = self._stretch, None
-        if known is not None and self._file is not None:
-            known.write(self._file)
+        if known is not None:
+            known.write(self._out)
 
     def _tell_digests(self, model: nn.Module, batch: object | None, step: int) -> int:
         """Take digests of the weights and of a batch; return the bytes copied from a GPU."""
-        if self._file is None:
-            return 0
         named, first = named_weights(model), not self._named
         if first:
-            self._file.names([name for name, _ in named])
+            self._out.names([name for name, _ in named])
             self._named = True
         weights = HostCopies([tensor for _, tensor in named])
         tensors = None if batch is None else [one.detach() for one in tensors_of(batch)]
@@ -409,8 +410,8 @@ class StepTrace:
 
     def _tell_samples(self, seconds: float) -> None:
         first, digests = self._samples.take(seconds)
-        if digests and self._file is not None:
-            self._file.samples(first, digests)
+        if digests:
+            self._out.samples(first, digests)
 
     def _tell_end(self, state: str) -> None:
         if self._pending is not None:
@@ -418,21 +419,8 @@ class StepTrace:
         self._end_stretch()
         if self._values is not None:  # those that the page did not take, because of an error
             self._values.take_norms(wait=True)
-        if state and self._file is not None:
+        if state and self._file is not None:  # telling the norms may have failed
             self._file.end({"state": state})
-
-    # --- Failures ------------------------------------------------------------------------------
-
-    def _guard(self, call: Callable[..., T], *arguments: Any) -> T | None:
-        """Call a function of the trace; its failure must not end the training."""
-        if self._file is None:
-            return None
-        try:
-            return call(*arguments)
-        except Exception as failure:
-            _warn(failure)
-            self._leave()
-            return None
 
     def _leave(self) -> None:
         if self._pool is not None:

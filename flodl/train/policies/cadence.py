@@ -15,13 +15,8 @@ from flodl.train.policies.windows import LeaseWindow, WindowFeed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import torch
-
-    from flodl.ranks.averaging.average import ParameterAverager
     from flodl.ranks.planning.schedule import WindowPlan
-    from flodl.train.observers.epoch_observers import Marks
-    from flodl.train.policies.feed import Exchanged
-    from flodl.train.policies.shared import Shared
+    from flodl.train.policies.feed import Exchanged, FeedParts
 
 MAX_SKIPS = 3
 """Skipped averages in a row after which training fails, so that a launcher can restart it."""
@@ -31,14 +26,8 @@ MAX_SKIPS = 3
 class CadenceFeed(WindowFeed):
     """Waits for the other ranks at the end of a window, then averages."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        averager: ParameterAverager,
-        optimizer: torch.optim.Optimizer,
-        marks: Marks,
-    ) -> None:
-        super().__init__(shared, averager, optimizer, marks)
+    def __init__(self, given: FeedParts) -> None:
+        super().__init__(given)
         self._exchange_ms = 0.0
         self._round = self._skips = 0
         self._done_with = -1

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from flodl.train.observers.stop_requests import StopRequests
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
-    from flodl.train.policies.feed import Feed
+    from flodl.train.policies.feed import Feed, FeedParts
     from flodl.train.policies.sync import SharedGradient
-    from flodl.train.policies.windows import WindowFeed
-    from flodl.train.run.rank_state import RankStart
 
 
 LONG_WAIT = 0.15
@@ -217,64 +215,26 @@ def told_waiting(policy: Policy, history: Sequence[EpochMetrics]) -> str | None:
     )
 
 
-def feed_of(
-    plan: TrainingPlan,
-    group: Group,
-    parts: Assembly,
-    config: ScheduleConfig | None,
-    found: RankStart,
-    gradient: SharedGradient | None,
-    marks: Marks,
-) -> Feed[Any]:
-    """Return the batches of this process, from where a training starts.
-
-    Args:
-        plan: The settings.
-        group: The ranks.
-        parts: Model, optimizer and loader.
-        config: How windows are planned; None for a process that trains every batch in order.
-        found: Where it starts.
-        gradient: Averages the gradients of a step, if the ranks take steps together.
-        marks: Records exchanges in the timeline.
-    """
-    if gradient is not None:
-        gradient.wire.load_state(found.exchange)
+def feed_of(given: FeedParts) -> Feed[Any]:
+    """Return the batches of this process, from where a training starts."""
+    settings = given.plan.distributed
+    if given.gradient is not None:
+        given.gradient.wire.load_state(given.found.counts.exchange)
+    if given.config is None:
+        return InOrderFeed(given)
     # Imported here: a process that trains alone needs none of it.
-    if config is None or found.schedule is None:
-        place = found.start.position
-        return InOrderFeed(plan, parts.batches, place, group.world_size, gradient)
-    from flodl.ranks.averaging.average import ParameterAverager
     from flodl.train.policies.cadence import CadenceFeed
     from flodl.train.policies.overlapped import OverlappedFeed
-    from flodl.train.policies.shared import Shared
     from flodl.train.policies.sync import SyncFeed
 
-    settings = plan.distributed
-    if settings.outer_optimizer is not None and found.outer:
-        settings.outer_optimizer.load_state_dict(found.outer)
-    averages = found.counts.averages
-    shared = Shared(plan, group, parts.loader, config, found.schedule, averages)
-    if gradient is not None:
-        return SyncFeed(shared, gradient)
-    averager = ParameterAverager(
-        parts.model,
-        group,
-        settings.backend,
-        optimizer=parts.optimizer if settings.average_optimizer_state else None,
-        outer=settings.outer_optimizer,
-        format=settings.exchange,
-    )
-    averager.wire.load_state(found.exchange)
-    kind: type[WindowFeed] = CadenceFeed
-    if settings.policy is Policy.ASYNC or settings.overlap:
-        kind = OverlappedFeed
+    if given.gradient is not None:
+        return SyncFeed(given)
     if settings.elastic:
         from flodl.train.policies.elastic import ElasticFeed
 
-        elastic = ElasticFeed(shared, averager, parts.optimizer, marks)
-        elastic.join(found.joined, found.base)
-        return elastic
-    return kind(shared, averager, parts.optimizer, marks)
+        return ElasticFeed(given)
+    overlaps = settings.policy is Policy.ASYNC or settings.overlap
+    return OverlappedFeed(given) if overlaps else CadenceFeed(given)
 
 
 def shared_gradient(

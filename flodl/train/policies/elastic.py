@@ -28,13 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
     from pathlib import Path
 
-    import torch
-    from torch import Tensor
-
-    from flodl.ranks.averaging.average import ParameterAverager
-    from flodl.train.observers.epoch_observers import Marks
-    from flodl.train.policies.feed import Exchanged, Part
-    from flodl.train.policies.shared import Shared
+    from flodl.train.policies.feed import Exchanged, FeedParts, Part
     from flodl.train.run.member import Member
 
 _TERMINATE = 1
@@ -45,14 +39,8 @@ _TERMINATE = 1
 class ElasticFeed(WindowFeed):
     """Meets the other ranks at the end of a window, averages, and shares the batches again."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        averager: ParameterAverager,
-        optimizer: torch.optim.Optimizer,
-        marks: Marks,
-    ) -> None:
-        super().__init__(shared, averager, optimizer, marks)
+    def __init__(self, given: FeedParts) -> None:
+        super().__init__(given)
         assert isinstance(self._group, ElasticGroup)  # noqa: S101 - the runner makes it
         self._ranks: ElasticGroup = self._group
         self._exchange_ms = 0.0
@@ -67,12 +55,9 @@ class ElasticFeed(WindowFeed):
         self._logs: dict[str, list[dict[str, Any]]] = {}
         """What each rank has measured up to the latest average."""
         self._enters, self._has_met = True, False
-
-    def join(self, joined: Joined | None, base: Mapping[str, Tensor]) -> None:
-        """Begin where other ranks are, and with their last average; None: begin alone."""
-        if joined is None:
+        if (joined := given.found.joined) is None:
             return
-        self._averager.load_base(base)
+        self._averager.load_base(given.found.base)
         self.config = replace(self.config, barrier_every=joined.barrier_every)
         self._members = joined.members
         if (plan := joined.window) is not None:

@@ -19,11 +19,40 @@ if TYPE_CHECKING:
     from flodl.data import Batch
     from flodl.errors import DivergedError
     from flodl.ranks.averaging.backends import Wire
-    from flodl.ranks.planning.schedule import ScheduleState
+    from flodl.ranks.group import Group
+    from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
     from flodl.train.epoch_metrics import EpochLogs
+    from flodl.train.observers.epoch_observers import Marks
     from flodl.train.observers.guards.loss_guard import Losses
+    from flodl.train.parts import Assembly
+    from flodl.train.plan import TrainingPlan
+    from flodl.train.policies.sync import SharedGradient
     from flodl.train.run.member import Member
+    from flodl.train.run.rank_state import RankStart
     from flodl.train.run.training_state import Position
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeedParts:
+    """What every feed is made of.
+
+    Attributes:
+        plan: The settings.
+        group: The ranks.
+        parts: Model, optimizer and loader.
+        config: How windows are planned; None for a process that trains every batch in order.
+        found: Where the training starts.
+        gradient: Averages the gradients of a step, if the ranks take steps together.
+        marks: Records exchanges in the timeline.
+    """
+
+    plan: TrainingPlan
+    group: Group
+    parts: Assembly
+    config: ScheduleConfig | None
+    found: RankStart
+    gradient: SharedGradient | None
+    marks: Marks
 
 
 @dataclass(slots=True)

@@ -10,19 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from flodl.train.observers.guards.loss_guard import Losses
-from flodl.train.policies.feed import Exchanged, Feed, FeedWindow
+from flodl.train.policies.feed import Exchanged, Feed, FeedParts, FeedWindow
 from flodl.train.run.training_state import Position
-from flodl.train.step.losses import HostLossLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from flodl.data import DataLoader, EpochIterator, IterableLoader
+    from flodl.data import EpochIterator
     from flodl.data.iterable import IterableEpoch
     from flodl.errors import DivergedError
     from flodl.train.epoch_metrics import EpochLogs
-    from flodl.train.plan import TrainingPlan
-    from flodl.train.policies.sync import SharedGradient
 
 
 @final
@@ -32,11 +29,7 @@ class InOrderFeed(Feed[FeedWindow]):
     A window is what is trained until something is due, or until the end of the epoch.
 
     Args:
-        plan: Says after how many steps a checkpoint is due.
-        loader: Loads the batches.
-        place: Where it begins.
-        world_size: Processes that take each step together; 1 for a process alone.
-        gradient: Averages the gradients of a step, if ranks have data that can only be iterated.
+        given: What every feed is made of.
 
     Attributes:
         epoch: Counted from 0.
@@ -52,25 +45,19 @@ class InOrderFeed(Feed[FeedWindow]):
     in_order = True
     schedule = None
 
-    def __init__(
-        self,
-        plan: TrainingPlan,
-        loader: DataLoader | IterableLoader,
-        place: Position,
-        world_size: int,
-        gradient: SharedGradient | None,
-    ) -> None:
+    def __init__(self, given: FeedParts) -> None:
+        place = given.found.start.position
         self.averages = self.aborts = 0
-        self.batches_per_step = plan.accumulate
+        self.batches_per_step = given.plan.accumulate
         self.epoch, self.done = place.epoch, place.step
         self.begun_at = place.step
         self.batches: EpochIterator | IterableEpoch | None = None
         self.begins = self.exhausted = self.over = self._at_barrier = False
         self.skips: set[int] = set()
         self._left_out: set[int] = set()
-        self._loader, self._gradient, self._world_size = loader, gradient, world_size
-        self.wire = gradient.wire if gradient is not None else None
-        self._every = plan.checkpoint_steps
+        self._loader, self._gradient = given.parts.batches, given.gradient
+        self.wire = given.gradient.wire if given.gradient is not None else None
+        self._world_size, self._every = given.group.world_size, given.plan.checkpoint_steps
         self._judged = 0
 
     # --- The place -----------------------------------------------------------------------------
@@ -178,7 +165,7 @@ class InOrderFeed(Feed[FeedWindow]):
         logs: EpochLogs,
     ) -> tuple[tuple[int, int], bool]:
         """Return the batch whose loss is not finite; a loss on the host is seen at once."""
-        at_once = isinstance(logs.of(self.epoch).losses, HostLossLog)
+        at_once = logs.of(self.epoch).losses.refuses_at_once
         return (self.epoch, self._nth_trained(problem.step)), at_once
 
     def state(self) -> tuple[int, int]:

@@ -16,14 +16,10 @@ from flodl.train.policies.windows import LeaseWindow, WindowFeed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
-
-    from flodl.ranks.averaging.average import Averaged, ParameterAverager, Round
+    from flodl.ranks.averaging.average import Averaged, Round
     from flodl.ranks.group import Pending
     from flodl.ranks.planning.schedule import WindowPlan
-    from flodl.train.observers.epoch_observers import Marks
-    from flodl.train.policies.feed import Exchanged
-    from flodl.train.policies.shared import Shared
+    from flodl.train.policies.feed import Exchanged, FeedParts
 
 
 @dataclass(slots=True)
@@ -45,14 +41,8 @@ class OverlappedFeed(WindowFeed):
 
     overlaps = True
 
-    def __init__(
-        self,
-        shared: Shared,
-        averager: ParameterAverager,
-        optimizer: torch.optim.Optimizer,
-        marks: Marks,
-    ) -> None:
-        super().__init__(shared, averager, optimizer, marks)
+    def __init__(self, given: FeedParts) -> None:
+        super().__init__(given)
         self._under_way: _UnderWay | None = None
         self._landing: tuple[Averaged, Sequence[Sequence[float]], float] | None = None
         self._exposed_ms = 0.0

@@ -6,7 +6,6 @@ A schedule counts the batches through all epochs.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from math import fsum, nan
 from typing import TYPE_CHECKING, TypeVar, final
 
@@ -15,7 +14,7 @@ import torch
 from flodl.ranks.planning.schedule import cut, numbers
 from flodl.ranks.planning.scheduler import leave_out, pass_barrier, pass_left_out
 from flodl.train.observers.guards.loss_guard import Losses
-from flodl.train.policies.feed import Feed, FeedWindow
+from flodl.train.policies.feed import Feed, FeedParts, FeedWindow
 from flodl.train.run.training_state import Position
 
 if TYPE_CHECKING:
@@ -24,54 +23,33 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.data import Batch, DataLoader
-    from flodl.ranks.group import Group
-    from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState, Span, Spans
+    from flodl.ranks.planning.schedule import ScheduleState, Span, Spans
     from flodl.train.epoch_metrics import EpochLogs
-    from flodl.train.plan import TrainingPlan
 
 
 W = TypeVar("W", bound=FeedWindow)
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What the ranks share.
-
-    Attributes:
-        plan: Says after how many steps a checkpoint is due, and whether losses are judged.
-        group: The ranks.
-        loader: Loads the batches; the same on all ranks.
-        config: How the schedule is planned.
-        schedule: Where it begins.
-        averages: Exchanges before.
-    """
-
-    plan: TrainingPlan
-    group: Group
-    loader: DataLoader
-    config: ScheduleConfig
-    schedule: ScheduleState
-    averages: int
 
 
 class SharedFeed(Feed[W]):
     """The batches that a schedule gives to one rank.
 
     Args:
-        shared: What the ranks share.
+        given: What every feed is made of, with a schedule.
     """
 
     schedule: ScheduleState
 
-    def __init__(self, shared: Shared) -> None:
-        plan, group, config = shared.plan, shared.group, shared.config
-        self.config, self.schedule = config, shared.schedule
-        self.averages, self.aborts = shared.averages, 0
+    def __init__(self, given: FeedParts) -> None:
+        plan, group, config, found = given.plan, given.group, given.config, given.found
+        assert config is not None  # noqa: S101 - feed_of has looked
+        assert found.schedule is not None  # noqa: S101
+        self.config, self.schedule = config, found.schedule
+        self.averages, self.aborts = found.counts.averages, 0
         self.batches_per_step = 1
         self._group, self._accumulate = group, plan.accumulate
         self._every = (plan.checkpoint_steps or 0) * plan.accumulate
-        self._data = RankBatches(shared.loader, config.batches_per_epoch, group.rank)
-        self._saved_at = shared.schedule.position
+        self._data = RankBatches(given.parts.loader, config.batches_per_epoch, group.rank)
+        self._saved_at = self.schedule.position
         self._judged = plan.guards is not None
         self._units: defaultdict[int, list[int]] = defaultdict(list)
         """By epoch, for each batch of this rank that is not judged yet, where its loss counts."""

@@ -10,8 +10,8 @@ from flodl.errors import DivergedError
 from flodl.ranks.averaging.gradients import StepAverager
 from flodl.ranks.planning.schedule import Spans, numbers
 from flodl.ranks.planning.scheduler import take_step
-from flodl.train.policies.feed import Exchanged, FeedWindow, Part
-from flodl.train.policies.shared import Shared, SharedFeed
+from flodl.train.policies.feed import Exchanged, FeedParts, FeedWindow, Part
+from flodl.train.policies.shared import SharedFeed
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -67,7 +67,7 @@ class SharedGradient:
         settings = plan.distributed
         self._averager = StepAverager(model, group, settings.backend, settings.exchange)
         self.wire = self._averager.wire
-        self._pad = plan.distributed.simulate_sync_ms / 1000
+        self._pad = settings.simulate_sync_ms / 1000
         self._whole, self._timer, self._stops, self._marks = whole, timer, stops, marks
         self._samples = self._samples_since = 0
         self._sync_ms = 0.0
@@ -90,7 +90,7 @@ class SharedGradient:
         self._marks.busy(False)
         self._marks("sync_start")
         began = time.perf_counter()
-        refused = self._log.refused if self._log is not None and self._samples else 0
+        refused = self._log.losses.refused if self._log is not None and self._samples else 0
         told = (float(refused), float(self._samples > 0), *self._stops.wishes())
         # Whole steps have weight 1, which changes no bit of a gradient: DDP has no weights.
         bad, taking, *wishes = self._averager.average(self._samples / self._whole, told)
@@ -148,10 +148,11 @@ class SyncFeed(SharedFeed[StepWindow]):
     ranks get batches of different sizes.
     """
 
-    def __init__(self, shared: Shared, gradient: SharedGradient) -> None:
-        super().__init__(shared)
-        self.batches_per_step = shared.group.world_size * shared.plan.accumulate
-        self._gradient, self.wire = gradient, gradient.wire
+    def __init__(self, given: FeedParts) -> None:
+        super().__init__(given)
+        assert given.gradient is not None  # noqa: S101 - the ranks take every step together
+        self.batches_per_step = given.group.world_size * given.plan.accumulate
+        self._gradient, self.wire = given.gradient, given.gradient.wire
         self._own: tuple[int, Generator[tuple[int, Tensor, Batch]]] | None = None
         """This rank's batches of the rest of an epoch, loaded ahead of the steps."""
 

@@ -10,6 +10,7 @@ import torch
 
 from flodl import log
 from flodl.errors import DivergedError, PlanMismatchError
+from flodl.ranks.averaging.average import ParameterAverager
 from flodl.ranks.planning.schedule import (
     Advice,
     WindowPlan,
@@ -25,16 +26,15 @@ from flodl.ranks.planning.scheduler import (
     stops_here,
 )
 from flodl.ranks.settings import Backend
-from flodl.train.policies.feed import Exchanged, FeedWindow, Part
-from flodl.train.policies.shared import Shared, SharedFeed
+from flodl.train.policies.feed import Exchanged, FeedParts, FeedWindow, Part
+from flodl.train.policies.shared import SharedFeed
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from flodl.ranks.averaging.average import Averaged, ParameterAverager
+    from flodl.ranks.averaging.average import Averaged
     from flodl.ranks.planning.schedule import ScheduleState
     from flodl.train.epoch_metrics import EpochLogs
-    from flodl.train.observers.epoch_observers import Marks
     from flodl.train.plan import TrainingPlan
 
 
@@ -85,33 +85,36 @@ class WindowFeed(SharedFeed[LeaseWindow]):
     """The common part of the feeds that average weights.
 
     Args:
-        shared: What the ranks share.
-        averager: Averages the model.
-        optimizer: Its state is repaired if this rank's parameters were not finite.
-        marks: Records in the timeline.
+        given: What every feed is made of, with a schedule.
     """
 
     mixes = True
     measured = True
 
-    def __init__(
-        self,
-        shared: Shared,
-        averager: ParameterAverager,
-        optimizer: torch.optim.Optimizer,
-        marks: Marks,
-    ) -> None:
-        super().__init__(shared)
-        settings = shared.plan.distributed
-        self._averager, self._optimizer, self._marks = averager, optimizer, marks
-        self.wire = averager.wire
+    def __init__(self, given: FeedParts) -> None:
+        super().__init__(given)
+        parts, settings = given.parts, given.plan.distributed
         self._settings, self._pad_ms = settings, settings.simulate_sync_ms
+        self._optimizer, self._marks = parts.optimizer, given.marks
+        outer = settings.outer_optimizer
+        if outer is not None and given.found.outer:
+            outer.load_state_dict(given.found.outer)
+        self._averager = ParameterAverager(
+            parts.model,
+            given.group,
+            settings.backend,
+            optimizer=parts.optimizer if settings.average_optimizer_state else None,
+            outer=outer,
+            format=settings.exchange,
+        )
+        self.wire = self._averager.wire
+        self.wire.load_state(given.found.counts.exchange)
         self._words = (
             ("cpu_avg_start", "cpu_avg_end")
             if settings.backend is Backend.CPU
             else ("sync_start", "sync_end")
         )
-        self._declared_ms = declared_ms(shared.plan, shared.group.rank)
+        self._declared_ms = declared_ms(given.plan, given.group.rank)
 
     def counts(self) -> tuple[int, tuple[int, ...]]:
         """Return the batches of the slowest rank between two averages, and those of each rank."""

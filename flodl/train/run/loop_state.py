@@ -17,20 +17,8 @@ from flodl.monitor import EpochMetrics, EpochRecord, RankMetrics
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torch import nn
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UnfinishedEpoch:
-    """The values of an epoch before its end; at its beginning they are empty."""
-
-    losses: Sequence[float] = (0.0, 0)
-    """Total and count."""
-    scalars: Mapping[str, Sequence[float | str]] = field(default_factory=dict)
-    """Result and count by name, and the reduction if it is not the mean."""
-    seconds: float = 0.0
-    """Time spent on its steps."""
+KEY = "distributed"
+"""Key of what the ranks have; a process alone is one rank, without a schedule."""
 
 
 @final
@@ -63,11 +51,6 @@ class LoopState:
 
     history: Sequence[EpochMetrics] = ()
     records: Sequence[EpochRecord] = ()
-    unfinished: UnfinishedEpoch = field(default_factory=UnfinishedEpoch)
-    frozen: Sequence[str] = ()
-    """Parameters without gradient."""
-    evaluating: Sequence[str] = ()
-    """Modules in eval mode."""
     ledger: Mapping[str, Any] = field(default_factory=lambda: {"sessions": []})
     grouping: Mapping[str, int] = field(default_factory=dict)
     """Settings that decide which samples a step sees."""
@@ -77,8 +60,8 @@ class LoopState:
     """What people changed while it trained; empty for most trainings."""
     guard: Mapping[str, Any] = field(default_factory=dict)
     """What the guards know; empty without guards."""
-    scale: float = 1.0
-    """Factor of the schedule's rates, which an ``epoch_fn`` has set."""
+    distributed: Mapping[str, Any] = field(default_factory=lambda: {"schedule": None, "ranks": []})
+    """How the ranks share the batches, and what each has counted and measured."""
 
     def as_json(self, epochs: EpochTexts | None = None) -> dict[str, Any]:
         """Return the JSON form.
@@ -90,22 +73,12 @@ class LoopState:
         return {
             "history": epochs.history(self.history),
             "records": epochs.records(self.records),
-            "unfinished": {
-                "losses": list(self.unfinished.losses),
-                "scalars": {
-                    name: [_number(float(total)), *rest]
-                    for name, (total, *rest) in self.unfinished.scalars.items()
-                },
-                "seconds": self.unfinished.seconds,
-            },
-            "frozen": list(self.frozen),
-            "evaluating": list(self.evaluating),
             "ledger": dict(self.ledger),
             "grouping": dict(self.grouping),
             "engine": dict(self.engine),
+            KEY: dict(self.distributed),
             **({"acts": dict(self.acts)} if self.acts else {}),
             **({"guard": dict(self.guard)} if self.guard else {}),
-            **({"scale": self.scale} if self.scale != 1.0 else {}),
         }
 
     @classmethod
@@ -116,27 +89,15 @@ class LoopState:
             CheckpointError: It has another form.
         """
         try:
-            unfinished = form["unfinished"]
-            scalars: dict[str, Sequence[float | str]] = {
-                name: (float(total), int(count), *map(str, reduce))
-                for name, (total, count, *reduce) in unfinished["scalars"].items()
-            }
             return cls(
                 history=[_metrics_from_json(metrics) for metrics in json.loads(form["history"])],
                 records=[EpochRecord.from_json(record) for record in json.loads(form["records"])],
-                unfinished=UnfinishedEpoch(
-                    losses=[float(value) for value in unfinished["losses"]],
-                    scalars=scalars,
-                    seconds=float(unfinished["seconds"]),
-                ),
-                frozen=[str(name) for name in form["frozen"]],
-                evaluating=[str(name) for name in form["evaluating"]],
                 ledger=dict(form["ledger"]),
                 grouping={str(name): int(value) for name, value in form["grouping"].items()},
-                engine=dict(form.get("engine", {})),
+                engine=dict(form["engine"]),
                 acts=dict(form.get("acts", {})),
                 guard=dict(form.get("guard", {})),
-                scale=float(form.get("scale", 1.0)),
+                distributed={**form[KEY], "ranks": [dict(rank) for rank in form[KEY]["ranks"]]},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
@@ -159,22 +120,6 @@ class LoopState:
                 "the epoch would be other batches; keep the setting, or resume from a checkpoint "
                 "at the end of an epoch"
             )
-
-    def apply_modes(self, model: nn.Module) -> None:
-        """Freeze the saved parameters, and set the saved modules to eval mode."""
-        frozen, evaluating = set(self.frozen), set(self.evaluating)
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name not in frozen)
-        for name, module in model.named_modules():
-            module.training = name not in evaluating
-
-
-def modes(model: nn.Module) -> dict[str, list[str]]:
-    """Return which parts of a model are frozen and which are in eval mode, as in LoopState."""
-    return {
-        "frozen": [name for name, p in model.named_parameters() if not p.requires_grad],
-        "evaluating": [name for name, module in model.named_modules() if not module.training],
-    }
 
 
 def _text(form: object) -> str:
@@ -208,11 +153,10 @@ def _metrics_from_json(form: Mapping[str, Any]) -> EpochMetrics:
         epoch_ms=float(form["epoch_ms"]),
         throughput=float(form["throughput"]),
         share=[float(part) for part in form["share"]],
-        # The keys below are missing in checkpoints of one rank from before flodl had several.
-        per_rank=tuple(RankMetrics.from_json(rank) for rank in form.get("per_rank", ())),
-        comm_ms=float(form.get("comm_ms", 0.0)),
-        wait_ms=float(form.get("wait_ms", 0.0)),
-        anchor=None if form.get("anchor") is None else int(form["anchor"]),
-        counts=tuple(int(count) for count in form.get("counts", ())),
-        lr=None if form.get("lr") is None else float(form["lr"]),
+        per_rank=tuple(RankMetrics.from_json(rank) for rank in form["per_rank"]),
+        comm_ms=float(form["comm_ms"]),
+        wait_ms=float(form["wait_ms"]),
+        anchor=None if form["anchor"] is None else int(form["anchor"]),
+        counts=tuple(int(count) for count in form["counts"]),
+        lr=None if form["lr"] is None else float(form["lr"]),
     )

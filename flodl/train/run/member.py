@@ -1,21 +1,30 @@
-"""The state of one rank for the others, where ranks come and go.
+"""What a rank does for the others, where ranks come and go.
 
 A rank that joins gets an ordinary checkpoint with one more value: how the ranks share the window
 that they train.
+
+Rank 0 may be lost, too. Then another rank writes on in the same run directory. The page and the
+curves show its own steps from now on. Of earlier epochs, the load of the machine is not known any
+more.
 """
 
 from __future__ import annotations
 
 import base64
-from dataclasses import asdict
+import os
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, final
 
+from flodl import log
 from flodl.checkpoint.names import persistent_buffers
 from flodl.checkpoint.store import load_checkpoint_file
 from flodl.checkpoint.training import TrainingFile
-from flodl.errors import CheckpointError
+from flodl.errors import CheckpointError, DivergedError
 from flodl.ranks.planning.schedule import Joined
 from flodl.train.epoch_metrics import add_up
+from flodl.train.observers.epoch_observers import EpochFunction
+from flodl.train.run.rank_state import ELASTIC, rank_record
 from flodl.train.run.training_state import TrainingState
 
 if TYPE_CHECKING:
@@ -25,12 +34,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.ranks.planning.schedule import ScheduleState
+    from flodl.train.loop import Loop
     from flodl.train.run.training_state import Position
     from flodl.train.saving import Saving
     from flodl.train.steps import Steps
-
-ELASTIC = "elastic"
-"""Key of the value that only such a checkpoint has."""
 
 
 @final
@@ -65,15 +72,14 @@ class Member:
         """Write the state of this rank for one that joins; only this rank takes part."""
         steps = self._steps
         state, counts = self._saving.state()
-        extra = steps.checkpoints.described(state).as_json() | {
-            ELASTIC: {
-                **asdict(joined),
-                "base": base,
-                "schedule": schedule.as_json(),
-                "rank": asdict(counts),
-                "writes": steps.checkpoints.keeps,
-                "ledger": steps.checkpoints.ledger_mark(),
-            }
+        rank = rank_record(steps.parts, steps.logs, counts, "", {}) | {"logs": []}
+        shared = {
+            "schedule": schedule.as_json(),
+            "ranks": [rank],
+            "ledger": steps.checkpoints.ledger_mark(),
+        }
+        extra = replace(state, distributed=shared).as_json() | {
+            ELASTIC: {**asdict(joined), "writes": steps.checkpoints.keeps, "base": base}
         }
         captured = TrainingState.capture(steps.parts.parts(extra), place)
         assert captured is not None  # noqa: S101 - the model is not sharded
@@ -110,3 +116,37 @@ class Member:
     def renumber(self, rank: int) -> None:
         """Let this rank have another number in the ledger."""
         self._steps.checkpoints.samples.rank = rank
+
+
+def take_over(loop: Loop) -> None:
+    """Write and print from now on; only this rank takes part.
+
+    Raises:
+        RunDirectoryError: The run directory or its sample ledger cannot be continued.
+    """
+    plan, steps, reporter = loop.plan.whole, loop.steps, loop.reporter
+    assert plan is not None  # noqa: S101 - a rank of the start has it
+    log.set_verbosity(log.level_of(os.environ))
+    log.warning("the rank that writes the files of the training is gone; another one writes now")
+    if plan.run_dir is not None:
+        plan.run_dir.take_over()
+    with suppress(DivergedError):  # the next average or the end of the epoch tells it
+        steps.logs.pass_on()
+    loop.plan = steps.plan = plan
+    loop.checkpoints.take_over(plan, steps.engine.global_step)
+    steps.logs.record_losses(loop.checkpoints.trace.loss_sink())
+    loop.steering.record_in(plan.run_dir)
+    records = reporter.take_over(plan)
+    reporter.introduce(loop.model, loop.parts.optimizer, steps.engine.report(), records)
+    reporter.follow(loop.run, steps.engine)
+    reporter.steer(loop.steering)
+    if plan.metrics_fn is not None:
+        loop.observers.add(EpochFunction(plan.metrics_fn))
+    loop.steering.open()
+    steps.leads, steps.told = True, -1
+
+
+def step_down(loop: Loop) -> None:
+    """Write no more: the others have gone on without this rank, and one of them writes."""
+    if loop.plan.run_dir is not None:
+        loop.plan.run_dir.hand_over()

@@ -3,12 +3,13 @@
 After an average, parameters and buffers are the same on all ranks. What differs between ranks is
 kept for each of them:
 
-- all parts with a state, such as optimizer, scheduler, gradient scaler and running average, unless
-  the ranks take every step together;
+- the states of its parts, unless they follow steps that the ranks take together;
 - the factors of its learning rate;
-- the random generators;
-- what graphs carry and observe, and which parts of the model are frozen or in eval mode;
+- which parts of the model are frozen or in eval mode;
 - the measurements of unfinished epochs, and the numbers of batches and steps.
+
+A process that trains alone is kept as one rank. The file has the states of the first rank as those
+of the training.
 """
 
 from __future__ import annotations
@@ -19,34 +20,29 @@ from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor
 
-from flodl.checkpoint.generators import generator_states, set_generator_states
+from flodl.checkpoint.generators import generators_kept
 from flodl.errors import CheckpointError
 from flodl.ranks.averaging.buffers import broadcast_state
 from flodl.ranks.planning.schedule import Joined, ScheduleConfig, ScheduleState
 from flodl.ranks.planning.scheduler import redistributed
 from flodl.train.epoch_metrics import EpochLogs, add_up
-from flodl.train.run.loop_state import LoopState, modes
-from flodl.train.run.own_state import of_rank, set_of_rank
+from flodl.train.run.loop_state import LoopState
+from flodl.train.run.part_states import modes, set_modes, set_states, states_of
 from flodl.train.run.resume import Start, resume, set_rates, withdrawn_if_refused
 from flodl.train.run.resume_checks import check_same_order
-from flodl.train.run.training_state import (
-    Position,
-    carried_state,
-    observed_states,
-    set_carried_state,
-    set_observed_states,
-    stateful,
-)
+from flodl.train.run.training_state import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from flodl.ranks.group import Group
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
 
-KEY = "distributed"
-"""Key that only checkpoints of several ranks have."""
+
+ELASTIC = "elastic"
+"""Key of the value that only the state for a rank that joins has."""
 
 
 @final
@@ -60,8 +56,10 @@ class RankCounts:
         epoch: The epoch of its latest batch.
         step: Batches this rank has trained in that epoch.
         averages: Averages of all ranks.
-        rate: Factors of the learning rate; empty in checkpoints of earlier versions.
+        seconds: Time of the epoch so far, if this process trains its batches in order.
+        rate: Factors of the learning rate; empty if they depend on the number of ranks.
         asked: What people have changed at the scheduler of torch.
+        exchange: What the next exchange of this rank needs of the last one.
     """
 
     local_step: int = 0
@@ -69,53 +67,56 @@ class RankCounts:
     epoch: int = 0
     step: int = 0
     averages: int = 0
+    seconds: float = 0.0
     rate: Mapping[str, float] = field(default_factory=dict)
     asked: Mapping[str, Any] = field(default_factory=dict)
+    exchange: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> RankCounts:
+        """Return the numbers in the :func:`rank_record` of a rank."""
+        return cls(**{one.name: record[one.name] for one in fields(cls)})
 
 
-def capture_ranks(
-    group: Group,
-    parts: Assembly,
-    logs: EpochLogs,
-    counts: RankCounts,
-    exchange: Mapping[str, Tensor],
-    *,
-    label: str,
-    same_steps: bool,
-) -> list[dict[str, Any]] | None:
-    """Collect the state of each rank on rank 0; collective.
+def rank_record(
+    parts: Assembly, logs: EpochLogs, counts: RankCounts, label: str, states: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a checkpoint keeps of this rank.
 
     Args:
-        group: The ranks.
         parts: Model, optimizer, loader and the rest, of this rank.
         logs: Measurements of this rank.
         counts: The numbers of this rank.
-        exchange: What its next exchange needs of the last one.
         label: Identifies this rank's device after a restart.
-        same_steps: Whether the ranks take every step together, so that their optimizers and all
-            that follows steps are the same.
-
-    Returns:
-        One mapping per rank on rank 0, None elsewhere.
+        states: States of its parts in which it differs from the first rank.
     """
-    own: dict[str, Any] = {}
-    if not group.leads:  # the file has those of rank 0 where one process has them
-        own = {name: part.state_dict() for name, part in _moving_parts(parts).items()}
-        if same_steps:
-            own = {name: state for name, state in own.items() if name not in _FOLLOW_STEPS}
-    mine = {
-        "states": _on_cpu(own),
-        "random": generator_states(),
-        "carried": _on_cpu(carried_state(parts.model)),
-        "observed": {} if group.leads else observed_states(parts.model),
+    return {
+        "states": states,
         "modes": modes(parts.model),
-        "own": None if group.leads else _on_cpu(of_rank(parts.parts({}))),
-        "exchange": _on_cpu(dict(exchange)),
         "logs": logs.state(),
         "label": label,
         **asdict(counts),
     }
-    return group.gather_objects_to_first(mine)
+
+
+_FOLLOW_STEPS = ("optimizer", "scaler", "average", "schedule")
+"""Parts that change only in optimizer steps."""
+
+
+def own_states(parts: Assembly, group: Group, *, same_steps: bool) -> dict[str, Any]:
+    """Return the states of a rank in which it differs from the first one.
+
+    Args:
+        parts: Model, optimizer, loader and the rest, of this rank.
+        group: The ranks.
+        same_steps: Whether the ranks take every step together, so that their optimizers and all
+            that follows steps are the same.
+    """
+    if group.leads:  # the file has its states
+        return {}
+    shared = ("loader", *(_FOLLOW_STEPS if same_steps else ()))
+    states = states_of(parts.parts({}))
+    return {name: _on_cpu(state) for name, state in states.items() if name not in shared}
 
 
 @final
@@ -135,37 +136,10 @@ class RankStart:
     """State of the outer optimizer."""
     writes: bool | None = None
     """Whether rank 0 keeps states; None if it has not told this rank yet."""
-    exchange: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the next exchange needs of the last one."""
     base: Mapping[str, Tensor] = field(default_factory=dict)
     """The last average of the ranks that this rank has joined."""
     joined: Joined | None = None
     """Where the ranks were that this rank has joined; None if it begins by itself."""
-
-
-def begin_in_order(
-    plan: TrainingPlan, parts: Assembly, before_epoch: Callable[[int], object]
-) -> RankStart:
-    """Start a process that trains every batch, from the beginning or from a checkpoint.
-
-    Raises:
-        CheckpointError: The checkpoint is damaged or belongs to another training.
-    """
-    start = resume(plan, parts, before_epoch)
-    position, unfinished = start.position, start.state.unfinished
-    known = {
-        "epoch": position.epoch,
-        "losses": unfinished.losses,
-        "scalars": unfinished.scalars,
-    }
-    counts = RankCounts(
-        local_step=position.global_step,
-        steps=position.global_step,
-        epoch=position.epoch,
-        step=position.step,
-        rate={"scale": start.state.scale, "counted": 1.0},
-    )
-    return RankStart(start=start, counts=counts, logs=[known] if position.step else [])
 
 
 def begin(
@@ -176,10 +150,12 @@ def begin(
     *,
     label: str,
     before_epoch: Callable[[int], object],
+    state: Callable[[Path], object],
 ) -> RankStart:
     """Start from the beginning, or from a checkpoint of any number of ranks; collective.
 
     Only rank 0 reads the file. Afterwards all ranks have the parameters and buffers of rank 0.
+    Where ranks come and go, the others start with the state that one of them has sent.
 
     Args:
         plan: Names the checkpoint.
@@ -189,40 +165,69 @@ def begin(
             trains its own batches in order.
         label: Identifies this rank's device after a restart.
         before_epoch: As for :func:`~flodl.train.run.resume.resume`.
+        state: Writes the state of this rank for one that joins.
 
     Raises:
+        DistributedError: This rank cannot take part.
         CheckpointError: The checkpoint is damaged or belongs to another training.
     """
+    if plan.distributed.elastic and not group.leads:
+        return _begin_joined(plan, parts, group, before_epoch, state)
     labels = group.gather_objects(label)
-    message: dict[str, Any] | None = None
+    message: dict[str, Any] = {}
+    shares: list[dict[str, Any]] | None = None
     start = Start()
     if group.leads:
         start = resume(plan, parts, before_epoch)
-        message = {"new": start.source is None}
         if start.source is not None:
             with withdrawn_if_refused(plan):
-                message |= _message(start, parts, planned, labels)
+                message, ranks = _message(start, parts, planned, labels)
+                shares = _shares(ranks, labels, scaled=planned is not None)
     message = group.broadcast_object(message)
-    broadcast_state(parts.model, group)
-    if message["new"]:
+    if group.world_size > 1:
+        broadcast_state(parts.model, group)
+    if not message:
         return RankStart(start=start, schedule=planned[1] if planned is not None else None)
-    shares = _shares(message.pop("ranks"), labels) if group.leads else None
-    message.pop("ranks", None)
     mine = group.scatter_objects(shares)
     if not group.leads:
         start = _follow(message, mine, parts, before_epoch)
-    set_carried_state(parts.model, mine["carried"])
-    # The first rank has read its own from the file.
-    if not group.leads and (own := mine.get("own") or message["own"]) is not None:
-        set_of_rank(parts.parts({}), own)
     return RankStart(
         start=start,
         schedule=ScheduleState.from_json(message["schedule"]) if planned is not None else None,
-        counts=_counts(mine),
+        counts=RankCounts.of(mine),
         logs=mine["logs"],
         ledger=message["ledger"],
         outer=message["outer"],
-        exchange=mine.get("exchange", {}),
+    )
+
+
+def _begin_joined(
+    plan: TrainingPlan,
+    parts: Assembly,
+    group: Group,
+    before_epoch: Callable[[int], object],
+    state: Callable[[Path], object],
+) -> RankStart:
+    """Wait for the others and start with the state that one of them has sent."""
+    # Imported here: only ranks that come and go need it.
+    from flodl.ranks.elastic.group import ElasticGroup
+
+    assert isinstance(group, ElasticGroup)  # noqa: S101 - the runner makes it
+    group.begin(state)
+    file = group.meet()
+    assert file is not None  # noqa: S101 - a rank without a state waits for one
+    with generators_kept():
+        start = resume(replace(plan, resume=file, run_dir=None), parts, before_epoch)
+    form, shared = start.extra[ELASTIC], start.state.distributed
+    return RankStart(
+        start=replace(start, generators=None, source=None),
+        schedule=ScheduleState.from_json(shared["schedule"]),
+        counts=replace(RankCounts.of(shared["ranks"][0]), local_step=0, step=0, exchange={}),
+        writes=bool(form["writes"]),
+        # A rank that joins later may have no access to the files.
+        ledger=None if group.joins else shared["ledger"],
+        joined=Joined.from_json(form),
+        base=form["base"],
     )
 
 
@@ -231,25 +236,25 @@ def _message(
     parts: Assembly,
     planned: tuple[ScheduleConfig, ScheduleState] | None,
     labels: list[str],
-) -> dict[str, Any]:
-    """Return the contents of a checkpoint that every rank needs."""
-    saved = start.extra.get(KEY)
-    schedule: ScheduleState | None = None
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the contents of a checkpoint that every rank needs, and those of each rank."""
+    saved = start.state.distributed
+    ranks, schedule = saved["ranks"], None
     ledger, outer = None, {}
-    if saved is None:
-        ranks = [_rank_of_one(start, parts)]
-        if planned is not None:
-            schedule = _schedule_of_one(start, planned[1], planned[0])
-    elif planned is None:
-        ranks = saved["ranks"]
+    if planned is None:
+        if saved["schedule"] is not None:
+            ranks = [_in_order(start, ranks[0]) | {"logs": []}]
+    elif saved["schedule"] is None:
+        ranks = [_by_samples(start, ranks[0], parts)]
+        schedule = _schedule_of_one(start, planned[1], planned[0])
     else:
         config = planned[0]
         try:
-            for begun in saved.get("orders", ()):
+            for begun in saved["orders"]:
                 parts.loader.order(int(begun["epoch"]))  # drawn once: the batches need it, too
                 check_same_order(f"checkpoint {start.source}", begun, parts.loader)
             schedule = ScheduleState.from_json(saved["schedule"])
-            ranks, ledger, outer = saved["ranks"], saved["ledger"], saved["outer"]
+            ledger, outer = saved["ledger"], saved["outer"]
             known = dict(zip((one["label"] for one in ranks), schedule.elche.ms, strict=True))
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
@@ -258,41 +263,41 @@ def _message(
             ) from error
         if [one["label"] for one in ranks] != labels:
             schedule = redistributed(schedule, config, [known.get(label) for label in labels])
+    states = {}
+    if len(labels) > 1:
+        states = _on_cpu(states_of(parts.parts({})))
+        del states["random"]  # a new rank draws its own
     return {
         "schedule": schedule.as_json() if schedule is not None else None,
-        "ranks": ranks,
         "ledger": ledger,
         "outer": outer,
         "position": (start.position.epoch, start.position.step, start.position.global_step),
-        "state": start.state.as_json(),
-        "loader": parts.batches.state_dict(),
-        "states": {name: _on_cpu(part.state_dict()) for name, part in _moving_parts(parts).items()},
-        "observed": observed_states(parts.model),
+        "state": replace(start.state, distributed={"schedule": None, "ranks": []}).as_json(),
+        "states": states,
         "rates": start.rates,
-        "own": _on_cpu(of_rank(parts.parts({}))),
-    }
+    }, ranks
 
 
-def _shares(ranks: list[dict[str, Any]], labels: list[str]) -> list[dict[str, Any]]:
-    """Return the state for each current rank: its own if its device was there before."""
-    by_label = {one["label"]: one for one in ranks}
+def _shares(
+    ranks: list[dict[str, Any]], labels: list[str], *, scaled: bool
+) -> list[dict[str, Any]]:
+    """Return the state for each current rank: its own if its device was there before.
+
+    Args:
+        ranks: The ranks of the checkpoint.
+        labels: The current ranks.
+        scaled: Whether the factors of the learning rate depend on the number of ranks.
+    """
     if [one["label"] for one in ranks] == labels:
         return ranks
-    spread = add_up([one["logs"] for one in ranks])
-    first = generator_states()
-    found = []
-    for rank, label in enumerate(labels):
-        before = by_label.get(label)
-        share = dict(before or ranks[0])
-        share["logs"] = spread if rank == 0 else []
-        # Another number of ranks may need other factors of the rate.
-        share["rate"] = {}
+    by_label = {one["label"]: one for one in ranks}
+    # A new device begins with the states of rank 0, and with fresh random numbers.
+    found = [dict(by_label.get(label, {**ranks[0], "states": {}}), logs=[]) for label in labels]
+    for share in found:
         share["exchange"] = {}
-        if before is None:
-            # A new device: use the states of rank 0 and fresh random numbers.
-            share |= {"states": {}, "optimizer": None, "observed": {}, "random": None}
-        found.append(share)
-    found[0] = {**found[0], "states": {}, "optimizer": None, "random": first}
+        if scaled:
+            share["rate"] = {}
+    found[0] |= {"states": {}, "logs": add_up([one["logs"] for one in ranks])}
     return found
 
 
@@ -306,37 +311,14 @@ def _follow(
     position = Position(*message["position"])
     if position.step:
         before_epoch(position.epoch)
-    parts.batches.load_state_dict(message["loader"])
-    states = message["states"] | _own_states(mine)
-    for name, part in _moving_parts(parts).items():
-        if name in states:
-            part.load_state_dict(states[name])
-    set_observed_states(parts.model, mine.get("observed") or message["observed"])
+    set_states(parts.parts({}), message["states"] | mine["states"])
+    set_modes(parts.model, mine["modes"])
     state = LoopState.from_json(message["state"])
-    state = replace(state, **mine.get("modes", {}))
-    if "asked" in mine and "scheduler" in state.acts:
+    if "scheduler" in state.acts:
         state = replace(state, acts={**state.acts, "scheduler": mine["asked"]})
-    state.apply_modes(parts.model)
-    random = mine["random"]
-    if random is not None:
-        set_generator_states(random)
     if message["rates"] is not None:
         set_rates(parts.optimizer, message["rates"])
-    return Start(position, state, random)
-
-
-def _own_states(mine: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the states that only this rank has; earlier versions kept only its optimizer."""
-    if "states" in mine:
-        states: Mapping[str, Any] = mine["states"]
-        return states
-    return {} if mine["optimizer"] is None else {"optimizer": mine["optimizer"]}
-
-
-def _counts(mine: Mapping[str, Any]) -> RankCounts:
-    """Return the numbers of a rank; earlier versions kept fewer."""
-    known = {one.name: mine[one.name] for one in fields(RankCounts) if one.name in mine}
-    return RankCounts(**({"steps": mine["local_step"]} | known))
+    return Start(position, state, mine["states"].get("random"))
 
 
 def _schedule_of_one(start: Start, fresh: ScheduleState, config: ScheduleConfig) -> ScheduleState:
@@ -357,43 +339,29 @@ def _schedule_of_one(start: Start, fresh: ScheduleState, config: ScheduleConfig)
     )
 
 
-def _rank_of_one(start: Start, parts: Assembly) -> dict[str, Any]:
-    size = parts.batches.batch_size or 1
-    unfinished = start.state.unfinished
-    total, count = unfinished.losses
-    known = {
-        "epoch": start.position.epoch,
-        "losses": [total * size, int(count) * size],
-        "scalars": {name: list(sums) for name, sums in unfinished.scalars.items()},
-        "batches": start.position.step,
-        "samples": start.position.step * size,
-        "busy_ms": unfinished.seconds * 1000,
-        "comm_ms": 0.0,
-        "wait_ms": 0.0,
-    }
-    return {
-        "states": {},
-        "random": start.generators,
-        "carried": _on_cpu(carried_state(parts.model)),
-        "logs": [known] if start.position.step else [],
-        "label": "one",
-        "local_step": start.position.global_step,
-        "steps": start.position.global_step,
-        "epoch": start.position.epoch,
-        "step": start.position.step,
-    }
+def _in_order(start: Start, rank: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a process that continues where a schedule has trained every batch."""
+    place = start.position
+    counts = RankCounts(
+        local_step=place.global_step, steps=place.global_step, epoch=place.epoch, step=place.step
+    )
+    return {**rank, **asdict(counts)}
 
 
-_FOLLOW_STEPS = ("optimizer", "scaler", "average", "schedule")
-"""Parts that change only in optimizer steps."""
-
-
-def _moving_parts(parts: Assembly) -> dict[str, Any]:
-    """Return the parts with a state that changes while batches are trained."""
-    every = parts.parts({})
-    moving = {"optimizer": every.named_optimizer(), **stateful(every)}
-    del moving["loader"]
-    return moving
+def _by_samples(start: Start, rank: dict[str, Any], parts: Assembly) -> dict[str, Any]:
+    """Return the record of a process alone as that of ranks, which weight by samples."""
+    size, step = parts.batches.batch_size or 1, start.position.step
+    logs = [
+        {
+            **known,
+            "losses": [one * size for one in known["losses"]],
+            "batches": step,
+            "samples": step * size,
+            "busy_ms": rank["seconds"] * 1000,
+        }
+        for known in rank["logs"]
+    ]
+    return {**rank, "logs": logs, "label": "one"}
 
 
 def _on_cpu(value: Any) -> Any:

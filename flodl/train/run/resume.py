@@ -16,6 +16,7 @@ from flodl.checkpoint.sharded import agreed, is_sharded
 from flodl.errors import CheckpointError, RunDirectoryError
 from flodl.train.observers.guards.snapshots import Snapshot
 from flodl.train.run.loop_state import LoopState
+from flodl.train.run.part_states import set_modes
 from flodl.train.run.resume_checks import check_epochs, check_optimizer
 from flodl.train.run.run_records import checkpoint_in
 from flodl.train.run.training_state import Position, TrainingState
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
-    from flodl.train.run.training_state import Parts, Restored
+    from flodl.train.run.part_states import Parts
+    from flodl.train.run.training_state import Restored
 
 
 @final
@@ -123,7 +125,7 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
         drop_groups(assembly.optimizer, len(rates))
         before_epoch(position.epoch)
         TrainingState.restore(source, assembly.parts({}))
-    state.apply_modes(assembly.model)
+    set_modes(assembly.model, state.distributed["ranks"][0]["modes"])
     first_rates = None
     if assembly.schedule is not None:
         # A schedule keeps the ratios of the rates at the very beginning.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import hashlib
+import io
+import json
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
@@ -19,26 +24,24 @@ from flodl.checkpoint.extra_state import (
     extra_states,
     restored_on_error,
     set_extra_states,
+    tensor_finder,
 )
+from flodl.checkpoint.files import read_stream
 from flodl.checkpoint.forms import check_storable
-from flodl.checkpoint.generators import (
-    check_generator_states,
-    generator_states,
-    set_generator_states,
-)
-from flodl.checkpoint.optimizer import NamedOptimizer, describe_optimizer, read_optimizer
-from flodl.checkpoint.sharded import become, reshard
+from flodl.checkpoint.generators import check_generator_states
+from flodl.checkpoint.optimizer import describe_optimizer, read_optimizer
+from flodl.checkpoint.sharded import become, collected, is_sharded, reshard, sharing_ranks
 from flodl.checkpoint.snapshot import snapshot
-from flodl.checkpoint.store import tensors_by_name
+from flodl.checkpoint.store import save_checkpoint, tensors_by_name
 from flodl.checkpoint.training import TrainingFile, describe_training, save_training_file
+from flodl.checkpoint.values import decode, encode
 from flodl.errors import CheckpointError
-from flodl.graph import Graph
-from flodl.train.run.own_state import (
+from flodl.train.run.part_states import (
     check_registered,
-    loadable,
-    named_optimizer,
-    of_rank,
-    registered_states,
+    checked_carried,
+    graphs,
+    set_states,
+    states_of,
 )
 from flodl.train.run.resume_checks import (
     SAME_DATA,
@@ -46,65 +49,11 @@ from flodl.train.run.resume_checks import (
     check_same_order,
     without_order,
 )
-from flodl.train.run.sharded_state import (
-    OWN,
-    RANKS,
-    part_of_rank,
-    ranks_generators,
-    ranks_own,
-    with_own,
-)
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
 
-
-REGISTERED = "registered"
-"""Key in a training's description: the states that the program registered."""
-
-
-class HasState(Protocol):
-    """An object with a ``state_dict``, like torch's optimizers and schedulers."""
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """Return the state: tensors, numbers, strings, and lists, tuples and mappings of them."""
-
-    def load_state_dict(self, state: Any) -> object:
-        """Continue from such a state."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """All objects of a training that change from step to step.
-
-    Attributes:
-        model: A checkpoint keeps its parameters, persistent buffers and what its modules return
-            from ``get_extra_state``. Of its graphs, it keeps the state, the metrics and the
-            counters.
-        optimizer: Any optimizer that :func:`flodl.save_optimizer_state` can save.
-        loader: The source of the batches; its position is kept.
-        scaler: The gradient scaler of fp16.
-        average: The running average of the weights.
-        schedule: The learning-rate schedule; kept if it has a ``state_dict``.
-        registered: Objects of the program, by name.
-        extra: Other values of the loop: numbers, strings, tensors, and lists, tuples and mappings
-            of them.
-    """
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    loader: HasState | None = None
-    scaler: HasState | None = None
-    average: HasState | None = None
-    schedule: object | None = None
-    registered: Mapping[str, HasState] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    def named_optimizer(self) -> NamedOptimizer:
-        """Return the optimizer with the names of its parameters."""
-        return named_optimizer(self, self.optimizer)
+    from flodl.train.run.part_states import Parts
 
 
 @final
@@ -261,7 +210,7 @@ class TrainingState:
         file = TrainingFile.open(path)
         try:
             with sized_as_stored(parts.model, file.container.header):
-                position, extra, carried = _restored(file, parts)
+                restored = _restored(file, parts)
         except CheckpointError:
             raise
         except (
@@ -275,9 +224,7 @@ class TrainingState:
             raise CheckpointError(
                 f"{file.where} has a damaged training state: {problem}"
             ) from problem
-        for graph, state in carried:
-            graph.set_carried_state(state)
-        return Restored(position, extra)
+        return restored
 
 
 @final
@@ -294,49 +241,31 @@ class Restored:
     extra: dict[str, Any]
 
 
-def _restored(
-    file: TrainingFile, parts: Parts
-) -> tuple[Position, dict[str, Any], list[tuple[Graph, tuple[Tensor | None, ...]]]]:
-    """Check all of a file, then give it to the parts, except for what graphs carry."""
+def _restored(file: TrainingFile, parts: Parts) -> Restored:
+    """Check all of a file, then give it to the parts."""
     model = parts.model
     position = _position(file.value("position"))
-    hash = label_and_hash(model)[1]
-    values = file.model_values(_model_tensors(model), hash)
+    values = file.model_values(_model_tensors(model), label_and_hash(model)[1])
     modules = extra_modules(model)
-    extra_state = file.extra_states(modules)
-    described = file.description["optimizer"]
-    optimizer = read_optimizer(described, parts.named_optimizer(), file.tensor, file.where)
-    random = part_of_rank(RANKS, file, model) or file.value("random")
-    check_generator_states(random)
-    carried = _checked_carried(file.value("carried"), model)
-    observed = file.value("observed")
-    if not isinstance(observed, dict) or observed.keys() != _graphs(model).keys():
-        raise ValueError("it has observations of graphs that are not in the model")
-    states = _checked_states(file, parts)
-    registered = file.value(REGISTERED) if REGISTERED in file.description else {}
-    check_registered(file.where, registered, parts)
-    if (own := part_of_rank(OWN, file, model)) is not None:
-        registered = with_own(registered, own["registered"])
-        extra_state = with_own(extra_state, own["extra_state"])
+    states = _checked_states(file, parts) | {"extra_state": file.extra_states(modules)}
+    for name, own in _part_of_rank(file, model).items():
+        states[name] = _with_own(states[name], own)
+    check_generator_states(states["random"])
+    extra_state = states.pop("extra_state")
     extra = file.value("extra")
     if not isinstance(extra, dict):
         raise ValueError("extra is not a mapping")
     with ExitStack() as undo:
-        for name, part in stateful(parts).items():
-            _load(part, states[name], undo)
-        _load(parts.named_optimizer(), optimizer, undo)
-        for name, part in parts.registered.items():
-            _load(*loadable(part, registered[name], parts), undo)
-        undo.callback(set_observed_states, model, observed_states(model))
-        set_observed_states(model, observed)
-        undo.callback(set_generator_states, generator_states())
-        set_generator_states(random)
+        former = states_of(parts)
+        del former["extra_state"]  # modules take it last, and none of them keeps half of it
+        undo.callback(set_states, parts, copy.deepcopy(former))
+        set_states(parts, states)
         with restored_on_error([tensor for tensor, _ in values] if modules else ()):
             for tensor, value in values:
                 become(tensor, value)
             set_extra_states(modules, extra_state)
         undo.pop_all()
-    return position, extra, carried
+    return Restored(position, extra)
 
 
 def _described(
@@ -344,21 +273,15 @@ def _described(
 ) -> tuple[dict[str, Tensor], dict[str, object], dict[str, object]]:
     """Return all tensors by name, the rest as JSON data, and the extra states of modules."""
     named = _model_tensors(parts.model)
-    extra = describe_extra(extra_states(parts.model), named)
-    facts = {
-        "position": [position.epoch, position.step, position.global_step],
-        "random": generator_states(),
-        "carried": carried_state(parts.model),
-        "observed": observed_states(parts.model),
-        "states": {name: part.state_dict() for name, part in stateful(parts).items()},
-        REGISTERED: registered_states(parts),
-        "extra": parts.extra,
-    }
-    if ranks := ranks_generators(parts.model):
-        if facts["carried"]:
+    states = states_of(parts)
+    extra = describe_extra(states["extra_state"], named)
+    if ranks := _ranks_own(states, parts.model):
+        if states["carried"]:
             raise ValueError("a graph that carries state is sharded over several processes")
-        facts[RANKS] = ranks
-        facts[OWN] = ranks_own(of_rank(parts), parts.model)
+        states[_RANKS] = ranks
+    place = [position.epoch, position.step, position.global_step]
+    facts = {"position": place, **states, "extra": parts.extra}
+    del facts["extra_state"], facts["optimizer"]  # both have a form of their own
     description = describe_training(facts, named)
     prefix = f"{TRAINING_PREFIX}optimizer/"
     description["optimizer"] = describe_optimizer(parts.named_optimizer(), prefix, named)
@@ -379,78 +302,11 @@ def label_and_hash(model: nn.Module) -> tuple[str, str | None]:
     return str(getattr(model, "label", None) or ""), hash
 
 
-def stateful(parts: Parts) -> dict[str, Any]:
-    """Return the parts besides model and optimizer that have a state."""
-    named = {
-        "loader": parts.loader,
-        "scaler": parts.scaler,
-        "average": parts.average,
-        "schedule": parts.schedule,
-    }
-    return {name: p for name, p in named.items() if callable(getattr(p, "state_dict", None))}
-
-
-def _load(part: Any, state: Any, undo: ExitStack) -> None:
-    former = copy.deepcopy(part.state_dict())
-    undo.callback(part.load_state_dict, former)
-    part.load_state_dict(state)
-
-
 def _position(value: Any) -> Position:
     match value:
         case [int(epoch), int(step), int(global_step)] if min(value) >= 0:
             return Position(epoch, step, global_step)
     raise ValueError("its position has no epoch and steps")
-
-
-# --- State that graphs carry from one call to the next ---------------------------------------
-
-
-def _graphs(model: nn.Module) -> dict[str, Graph]:
-    """The graphs in a model, by path; each of them may carry state between calls."""
-    return {path: m for path, m in model.named_modules() if isinstance(m, Graph)}
-
-
-def carried_state(model: nn.Module) -> dict[str, list[Tensor | None]]:
-    """Return the state that the graphs of a model carry from one call to the next, by path."""
-    carried = {path: list(graph.carried_state()) for path, graph in _graphs(model).items()}
-    return {path: values for path, values in carried.items() if any(v is not None for v in values)}
-
-
-def observed_states(model: nn.Module) -> dict[str, Any]:
-    """Return the metrics and counters of the graphs of a model, by path."""
-    return {path: graph.observed_state() for path, graph in _graphs(model).items()}
-
-
-def set_observed_states(model: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Restore the metrics and counters that :func:`observed_states` returned."""
-    for path, graph in _graphs(model).items():
-        graph.set_observed_state(saved[path])
-
-
-def set_carried_state(model: nn.Module, saved: Mapping[str, list[Tensor | None]]) -> None:
-    """Restore the state of graphs that :func:`carried_state` returned.
-
-    Raises:
-        ValueError: It belongs to another model.
-    """
-    for graph, state in _checked_carried(dict(saved), model):
-        graph.set_carried_state(state)
-
-
-def _checked_carried(saved: Any, model: nn.Module) -> list[tuple[Graph, tuple[Tensor | None, ...]]]:
-    graphs = _graphs(model)
-    if not isinstance(saved, dict) or not saved.keys() <= graphs.keys():
-        raise ValueError("it has values of graphs that are not in the model")
-    checked = []
-    for path, graph in graphs.items():
-        slots = len(graph.carried_state())
-        values = saved.get(path, [None] * slots)
-        if len(values) != slots or not all(v is None or isinstance(v, Tensor) for v in values):
-            raise ValueError(f"what graph {path or 'at the top'} carries is not one tensor per tag")
-        home = next((p.device for p in graph.parameters()), torch.device("cpu"))
-        checked.append((graph, tuple(v if v is None else v.to(home) for v in values)))
-    return checked
 
 
 # --- Parts with a state_dict ----------------------------------------------------------------
@@ -464,30 +320,37 @@ _REMEDIES = {
 
 
 def _checked_states(file: TrainingFile, parts: Parts) -> dict[str, Any]:
-    """Return the states in the file, one per part with a state, after checking their form."""
-    states = file.value("states")
-    moving = stateful(parts)
-    if not isinstance(states, dict):
-        raise ValueError("its states are not a mapping")
+    """Return the states in a file for the parts, after checking their form."""
+    moving, where = parts.stateful(), file.where
     for name, remedy in _REMEDIES.items():
-        if (name in states) != (name in moving):
-            verb = ("has", "this training has none") if name in states else ("lacks", "it has one")
+        if (name in file.description) != (name in moving):
+            there = name in file.description
+            verb = ("has", "this training has none") if there else ("lacks", "it has one")
             raise CheckpointError(
-                f"{file.where} {verb[0]} the state of a {name} and {verb[1]}: {remedy}"
+                f"{where} {verb[0]} the state of a {name} and {verb[1]}: {remedy}"
             )
+    names = (*moving, "registered", "carried", "observed", "random")
+    states = {name: file.value(name) for name in names}
     for name, part in moving.items():
         current = part.state_dict()
         if name == "loader":
-            check_same_data(file.where, states[name], current)
-            check_same_order(file.where, states[name], part)
+            check_same_data(where, states[name], current)
+            check_same_order(where, states[name], part)
         saved, current = without_order(states[name]), without_order(current)
         if name == "average":  # it checks its tensors itself: buffers may change their form
             saved, current = ({**one, "tensors": {}} for one in (saved, current))
         if problem := _difference(saved, current, name):
             raise CheckpointError(
-                f"{file.where} does not fit this training: {problem}; {_REMEDIES[name]}"
+                f"{where} does not fit this training: {problem}; {_REMEDIES[name]}"
             )
-    return states
+    check_registered(where, states["registered"], parts)
+    checked_carried(states["carried"], parts.model)
+    observed = states["observed"]
+    if not isinstance(observed, dict) or observed.keys() != graphs(parts.model).keys():
+        raise ValueError("it has observations of graphs that are not in the model")
+    described = file.description["optimizer"]
+    read = read_optimizer(described, parts.named_optimizer(), file.tensor, where)
+    return states | {"optimizer": read}
 
 
 def _difference(saved: Any, current: Any, path: str) -> str | None:
@@ -512,3 +375,84 @@ def _difference(saved: Any, current: Any, path: str) -> str | None:
 
 def _kind(value: object) -> object:
     return float if isinstance(value, bool | int | float) else type(value)
+
+
+# --- State that each process of a sharded model has for itself -------------------------------
+
+_RANKS = "ranks"
+"""Key in a training's description; present only if the model is sharded over ranks."""
+_OWN = ("random", "registered", "extra_state")
+"""The states in which ranks that share a model can differ."""
+
+
+def _ranks_own(states: Mapping[str, Any], model: nn.Module) -> list[dict[str, Any]]:
+    """Return the own states of all ranks, without sharded tensors; collective.
+
+    It is empty if one process holds the whole model. A state that is the same on all ranks is left
+    out.
+
+    Args:
+        states: Those of this rank.
+        model: The model that the ranks share.
+
+    Raises:
+        CheckpointError: Other ranks did not join the call.
+        ValueError: A state contains an object that a checkpoint cannot keep.
+    """
+    parameters = list(model.parameters())
+    if not sharing_ranks(parameters):
+        return []
+    packed = {name: _packed(_local(states[name])) for name in _OWN}
+    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in packed.items()}
+    what = "what the program and its modules keep on each rank"
+    told = collected(digests, parameters, what)
+    own = {name: packed[name] for name in _OWN if len({one[name] for one in told}) > 1}
+    return [
+        {name: _unpacked(text) for name, text in one.items()}
+        for one in collected(own, parameters, what)
+    ]
+
+
+def _with_own(shared: Any, own: Any) -> Any:
+    """Return the own state of a rank, with sharded tensors from the shared state."""
+    if own is None:
+        return shared
+    if isinstance(own, Mapping) and isinstance(shared, Mapping):
+        return {key: _with_own(shared.get(key), value) for key, value in own.items()}
+    if isinstance(own, list | tuple) and isinstance(shared, list | tuple):
+        padded = [*shared, *[None] * (len(own) - len(shared))]
+        return type(own)(map(_with_own, padded, own))
+    return own
+
+
+def _part_of_rank(file: TrainingFile, model: nn.Module) -> dict[str, Any]:
+    """Return this rank's own states in a file; empty if that has another number of ranks."""
+    ranks = sharing_ranks(model.parameters())
+    states = file.value(_RANKS) if _RANKS in file.description else []
+    if not ranks or not isinstance(states, list) or len(states) != len(ranks):
+        return {}
+    own: dict[str, Any] = states[ranks.index(torch.distributed.get_rank())]
+    return own
+
+
+def _local(value: Any) -> Any:
+    """Return a value with None in place of the tensors that ranks share."""
+    if isinstance(value, Tensor):
+        return None if is_sharded(value) else value
+    if isinstance(value, Mapping):
+        return {key: _local(item) for key, item in value.items()}
+    return type(value)(map(_local, value)) if isinstance(value, list | tuple) else value
+
+
+def _packed(value: Any) -> str:
+    """Return a value as text: a container, which keeps every type of tensor."""
+    tensors: dict[str, Tensor] = {}
+    form = json.dumps(encode(value, _RANKS, tensors))
+    stream = io.BytesIO()
+    save_checkpoint(stream, [], tensors.items(), metadata={_RANKS: form})
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+def _unpacked(text: str) -> Any:
+    container = read_stream(io.BytesIO(base64.b64decode(text)))
+    return decode(json.loads(container.header.metadata[_RANKS]), tensor_finder(container))

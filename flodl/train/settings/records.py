@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
-from flodl.data.counts import positive_integer
 from flodl.monitor.server import check_port
-from flodl.setting import Settings, Whole, is_function, setting, switch
+from flodl.setting import Settings, Whole, is_function, setting, switch, whole
 from flodl.train.observers.best_metric import Best
 from flodl.train.run.run_records import checkpoint_in
 
@@ -53,7 +52,7 @@ class LivePage:
 
 
 def _histograms(*, every: int = 100) -> int:
-    return positive_integer("histograms(every)", every)
+    return whole("histograms(every)", every)
 
 
 @dataclass(frozen=True, kw_only=True)

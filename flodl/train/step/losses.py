@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections import deque
+from itertools import repeat
 from typing import TYPE_CHECKING, final
 
 from flodl.errors import DivergedError
@@ -17,28 +16,54 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class LossLog(ABC):
+@final
+class LossLog:
     """Collects one loss per batch of an epoch.
+
+    In host memory, reading a loss costs nothing: each is checked at once. On a GPU the losses stay
+    there, so that no step waits for the device.
 
     Args:
         epoch: Number of the epoch, for messages.
         sums: Total and count of an interrupted epoch, as :meth:`state` returned them.
+        on_device: Whether the losses are on a GPU.
+        by_samples: For one of several ranks: every sample has the same weight, whatever its batch.
+            A loss that is not finite is left out and counted in :attr:`refused`, because the other
+            ranks can continue without this one.
 
     Attributes:
         record: Receives all losses of :meth:`take` before they are returned, also those that are
             not finite; None for nothing.
+        refused: Number of losses that were left out, among those that have been read.
+        refuses_at_once: Whether a loss that is not finite ends its own step.
     """
 
-    def __init__(self, epoch: int, sums: Sequence[float] = (0.0, 0)) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        sums: Sequence[float] = (0.0, 0),
+        *,
+        on_device: bool = False,
+        by_samples: bool = False,
+    ) -> None:
         self.record: Callable[[Sequence[float]], object] | None = None
-        self._epoch = epoch
+        self.refused = 0
+        self.refuses_at_once = not (on_device or by_samples)
+        self._values = DeviceValues() if on_device else None
+        self._epoch, self._by_samples = epoch, by_samples
         self._total, self._count = float(sums[0]), int(sums[1])
+        self._added = 0 if by_samples else self._count
+        self._samples, self._weights = 1, list[int]()
         self._fresh: list[float] = []
+        self._append = self._fresh.append
         self._latest: float | None = None
         self._judged = 0
         self._unjudged: list[float] | None = None
 
-    @abstractmethod
+    def expect(self, samples: int) -> None:
+        """Set how many samples each of the next batches has."""
+        self._samples = samples
+
     def add(self, loss: Tensor) -> None:
         """Add the loss of the next batch; an engine calls this before its optimizer steps.
 
@@ -48,15 +73,30 @@ class LossLog(ABC):
         Raises:
             DivergedError: The loss is not finite and can be read without waiting for a device.
         """
+        if self._by_samples:
+            self._weights.append(self._samples)
+        if self._values is not None:
+            self._values.add(loss, self._added)
+            self._added += 1
+            return
+        value = loss.item()
+        # Unequal only for nan and the infinities, and cheaper than a function call.
+        if value - value != 0.0:
+            self._refuse(value, self._count + len(self._fresh))
+        self._append(value)
 
-    @abstractmethod
     def _arrive(self, *, wait: bool) -> None:
         """Check the losses that can be read (with ``wait``, all), and add them to ``_fresh``."""
+        if self._values is not None:
+            for step, value in self._values.take(wait=wait):
+                if not math.isfinite(value):
+                    self._refuse(value, step)
+                self._append(value)
 
     @property
     def latest(self) -> float | None:
         """The newest loss that has been read; None before the first."""
-        return self._fresh[-1] if self._fresh else self._latest
+        return next(filter(math.isfinite, reversed(self._fresh)), self._latest)
 
     def keep_for_judge(self) -> None:
         """Keep the losses from now on until :meth:`to_judge` returns them."""
@@ -104,13 +144,10 @@ class LossLog(ABC):
             DivergedError: A loss is not finite.
         """
         self._arrive(wait=True)
-        total = self._total
-        for value in self._fresh:
-            total += value
-        return [total, self._count + len(self._fresh)]
+        return list(self._sums())
 
     def mean(self) -> float:
-        """Return the mean over the batches; waits for the device. It is nan without a batch.
+        """Return the mean; waits for the device. It is nan without a batch.
 
         Raises:
             DivergedError: A loss is not finite.
@@ -118,23 +155,36 @@ class LossLog(ABC):
         total, count = self.state()
         return total / count if count else math.nan
 
+    def _sums(self) -> tuple[float, int]:
+        total, count = self._total, self._count
+        weights = self._weights if self._by_samples else repeat(1)
+        # One by one: the mean does not depend on when losses were taken.
+        for value, samples in zip(self._fresh, weights, strict=False):
+            if value - value == 0.0:
+                total += value * samples
+                count += samples
+        return total, count
+
     def _settle(self) -> list[float]:
-        taken = list(self._fresh)
-        if self._unjudged is not None:
-            self._unjudged += taken[self._judged :]
-            self._judged = 0
+        self._total, self._count = self._sums()
+        read = list(self._fresh)
+        del self._weights[: len(read)]
         self._fresh.clear()
-        for value in taken:  # one by one: the mean does not depend on when losses were taken
-            self._total += value
-        self._count += len(taken)
+        if self._unjudged is not None:
+            self._unjudged += read[self._judged :]
+            self._judged = 0
+        taken = list(filter(math.isfinite, read)) if self.refused else read
         if taken:
             self._latest = taken[-1]
-            if self.record is not None:
-                self.record(taken)
+        if read and self.record is not None:
+            self.record(read)
         return taken
 
-    def _refuse(self, value: float, step: int) -> DivergedError:
-        return DivergedError(
+    def _refuse(self, value: float, step: int) -> None:
+        if self._by_samples:
+            self.refused += 1
+            return
+        raise DivergedError(
             f"the loss is {value} at epoch {self._epoch}, step {step} (both counted from 0)",
             epoch=self._epoch,
             step=step,
@@ -142,150 +192,6 @@ class LossLog(ABC):
         )
 
 
-@final
-class HostLossLog(LossLog):
-    """For losses in host memory, where reading one costs nothing: checked at once."""
-
-    def __init__(self, epoch: int, sums: Sequence[float] = (0.0, 0)) -> None:
-        super().__init__(epoch, sums)
-        self._append = self._fresh.append
-
-    def add(self, loss: Tensor) -> None:
-        """Add the loss of the next batch and check it."""
-        value = loss.item()
-        # False only for nan and the infinities, and cheaper than a function call.
-        if value - value != 0.0:
-            raise self._refuse(value, self._count + len(self._fresh))
-        self._append(value)
-
-    def _arrive(self, *, wait: bool) -> None:
-        """Do nothing: all losses were checked in ``add``."""
-
-
-@final
-class DeviceLossLog(LossLog):
-    """For losses on a GPU: they stay there, so that no step waits for the device."""
-
-    def __init__(self, epoch: int, sums: Sequence[float] = (0.0, 0)) -> None:
-        super().__init__(epoch, sums)
-        self._values = DeviceValues()
-        self._added = self._count
-
-    def add(self, loss: Tensor) -> None:
-        """Keep the loss of the next batch."""
-        self._values.add(loss, self._added)
-        self._added += 1
-
-    def _arrive(self, *, wait: bool) -> None:
-        for step, value in self._values.take(wait=wait):
-            if not math.isfinite(value):
-                raise self._refuse(value, step)
-            self._fresh.append(value)
-
-
-@final
-class SampleLossLog(LossLog):
-    """For one of several ranks: every sample has the same weight, whatever its batch.
-
-    A loss that is not finite is left out and counted in :attr:`refused`, because the other ranks
-    can continue without this one.
-
-    Args:
-        epoch: Number of the epoch, for messages.
-        sums: Sum over the samples and their number, as :meth:`state` returned them.
-        on_device: Whether the losses are on a GPU, so that steps must not wait for them.
-        strict: Raise for a loss that is not finite, as the other logs do.
-        first_step: Number of the first batch, for messages.
-    """
-
-    def __init__(
-        self,
-        epoch: int,
-        sums: Sequence[float] = (0.0, 0),
-        *,
-        on_device: bool = False,
-        strict: bool = False,
-        first_step: int = 0,
-    ) -> None:
-        super().__init__(epoch, sums)
-        self._values = DeviceValues() if on_device else None
-        self._strict = strict
-        self._samples, self._step = 1, first_step
-        self._waiting: deque[int] = deque()
-        self._refused = 0
-        self._seen: list[float] = []
-        """All losses since the last :meth:`take`, if they are recorded."""
-
-    @property
-    def refused(self) -> int:
-        """Number of losses that were not finite, among those that have been read."""
-        return self._refused
-
-    def expect(self, samples: int) -> None:
-        """Set how many samples each of the next batches has."""
-        self._samples = samples
-
-    def add(self, loss: Tensor) -> None:
-        """Add the loss of the next batch.
-
-        Raises:
-            DivergedError: It is not finite, can be read at once, and the log is strict.
-        """
-        step, self._step = self._step, self._step + 1
-        if self._values is None:
-            self._enter(loss.item(), step, self._samples)
-        else:
-            self._values.add(loss, step)
-            self._waiting.append(self._samples)
-
-    def unjudged(self) -> list[float]:
-        """Return the losses that were read since the last call, also those that are not finite."""
-        values, self._unjudged = self._unjudged or [], []
-        return values
-
-    def state(self) -> list[float]:
-        """Return the sum of the losses over the samples, and their number, as JSON values.
-
-        Waits for the device.
-
-        Raises:
-            DivergedError: A loss is not finite and the log is strict.
-        """
-        self._arrive(wait=True)
-        return [self._total, self._count]
-
-    def _arrive(self, *, wait: bool) -> None:
-        if self._values is not None:
-            for step, value in self._values.take(wait=wait):
-                self._enter(value, step, self._waiting.popleft())
-
-    def _enter(self, value: float, step: int, samples: int) -> None:
-        if self.record is not None:
-            self._seen.append(value)
-        if self._unjudged is not None:
-            self._unjudged.append(value)
-        if math.isfinite(value):
-            self._total += value * samples
-            self._count += samples
-            self._fresh.append(value)
-        elif self._strict:
-            raise self._refuse(value, step)
-        else:
-            self._refused += 1
-
-    def _settle(self) -> list[float]:
-        taken = list(self._fresh)
-        self._fresh.clear()
-        if taken:
-            self._latest = taken[-1]
-        if self._seen and self.record is not None:
-            self.record(self._seen)
-            self._seen = []
-        return taken
-
-
-def loss_log(
-    device: torch.device, epoch: int, sums: Sequence[float] = (0.0, 0)
-) -> HostLossLog | DeviceLossLog:
+def loss_log(device: torch.device, epoch: int) -> LossLog:
     """Return the log for a device."""
-    return HostLossLog(epoch, sums) if device.type == "cpu" else DeviceLossLog(epoch, sums)
+    return LossLog(epoch, on_device=device.type != "cpu")

@@ -19,7 +19,7 @@ from flodl import Callback, FlowBuilder, RunDirectory, Trainer
 from flodl.checkpoint.generators import generator_states
 from flodl.nn import GradScaler
 from flodl.ranks.group import Group
-from flodl.train.run.training_state import observed_states
+from flodl.train.run.part_states import observed_states
 from flodl.train.training import carry_out
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, plan_of

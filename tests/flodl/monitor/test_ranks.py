@@ -126,15 +126,6 @@ def test_values_that_are_not_finite_survive():
     assert RankMetrics.from_json(form["ranks"]["each"][0]) == odd
 
 
-def test_a_checkpoint_from_before_there_were_ranks_is_read():
-    state = LoopState(history=[EpochMetrics(0, 0.5, {}, 2.0, 3.0, [1.0])])
-    form = state.as_json()
-    (old,) = json.loads(form["history"])
-    for key in ("per_rank", "comm_ms", "wait_ms", "anchor", "counts"):
-        del old[key]
-    assert LoopState.from_json(form | {"history": json.dumps([old])}).history == state.history
-
-
 @each_row("damage", [{"each": [{}]}, {"counts": None}, {"anchor": "x"}])
 def test_a_damaged_record_is_refused(damage):
     form = record(metrics()).as_json()

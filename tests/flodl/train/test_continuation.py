@@ -303,11 +303,11 @@ def test_a_checkpoint_can_be_taken_elsewhere_before_it_is_used(tmp_path: Path) -
 
 def test_the_loops_own_part_survives_json_and_says_where_it_is_damaged() -> None:
     epoch = EpochMetrics(0, 0.5, {"a": float("inf"), "b": 1.0}, 2.0, 3.0, [1.0])
-    state = LoopState(history=[epoch], frozen=["w"], grouping={"accumulate": 2})
+    state = LoopState(history=[epoch], grouping={"accumulate": 2})
     read = LoopState.from_json(state.as_json())
     assert read.history == [epoch]
     assert read.as_json() == state.as_json()
-    with pytest.raises(CheckpointError, match=r"malformed .KeyError: 'unfinished'"):
+    with pytest.raises(CheckpointError, match=r"malformed .KeyError: 'history'"):
         LoopState.from_json({})
 
 

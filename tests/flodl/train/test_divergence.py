@@ -13,7 +13,7 @@ from flodl.checkpoint import load_checkpoint_file
 from flodl.data import Batch
 from flodl.errors import DivergedError
 from flodl.train import RunDirectory
-from flodl.train.step.losses import DeviceLossLog, HostLossLog, LossLog
+from flodl.train.step.losses import LossLog
 
 from .programs import line, network, sgd, squared_error, training
 
@@ -104,7 +104,7 @@ def test_parameters_broken_by_the_last_step_are_noticed_and_never_saved(tmp_path
 @pytest.mark.parametrize("where", ["host", "device"])
 def test_both_ways_of_keeping_losses_find_the_first_bad_one(where: str) -> None:
     def log() -> LossLog:
-        return HostLossLog(3) if where == "host" else DeviceLossLog(3)
+        return LossLog(3) if where == "host" else LossLog(3, on_device=True)
 
     good = log()
     for value in (1.0, 2.0, 6.0):
@@ -121,7 +121,7 @@ def test_both_ways_of_keeping_losses_find_the_first_bad_one(where: str) -> None:
 
 
 def test_losses_on_a_device_are_not_read_before_the_epoch_ends() -> None:
-    log = DeviceLossLog(0)
+    log = LossLog(0, on_device=True)
     loss = torch.tensor(float("nan"))
     log.add(loss)
     loss.zero_()  # what is kept is the value of that moment

@@ -17,7 +17,7 @@ from flodl.checkpoint.generators import generator_states
 from flodl.errors import DivergedError
 from flodl.graph.routing import StateAdd
 from flodl.train import TrainerBuilder
-from flodl.train.run.training_state import carried_state
+from flodl.train.run.part_states import carried_state
 from flodl.train.step import AutoEngine, AutoPolicy
 from flodl.train.step.decision import Decision
 from flodl.train.step.tuning import Tuning

@@ -20,7 +20,7 @@ from flodl.train.metrics import (
     recording_into,
     reduced,
 )
-from flodl.train.step.losses import DeviceLossLog, HostLossLog
+from flodl.train.step.losses import LossLog
 
 from .programs import squared_error, training
 
@@ -67,13 +67,13 @@ def test_an_interrupted_epoch_goes_on_to_the_same_mean_to_the_bit() -> None:
 
 def test_losses_of_an_interrupted_epoch_go_on_to_the_same_mean_and_step_numbers() -> None:
     values = [torch.tensor(0.1 * n) for n in range(50)]
-    whole = HostLossLog(3)
+    whole = LossLog(3)
     for value in values:
         whole.add(value)
-    first = HostLossLog(3)
+    first = LossLog(3)
     for value in values[:20]:
         first.add(value)
-    second = HostLossLog(3, first.state())
+    second = LossLog(3, first.state())
     for value in values[20:]:
         second.add(value)
         second.take()
@@ -84,14 +84,14 @@ def test_losses_of_an_interrupted_epoch_go_on_to_the_same_mean_and_step_numbers(
 
 
 def test_losses_are_taken_once() -> None:
-    log = HostLossLog(0)
+    log = LossLog(0)
     log.add(torch.tensor(1.0))
     log.add(torch.tensor(3.0))
     assert log.take() == [1.0, 3.0]
     assert log.take() == []
     assert log.latest == 3.0
     assert log.mean() == 2.0
-    assert math.isnan(HostLossLog(0).mean())
+    assert math.isnan(LossLog(0).mean())
 
 
 def test_values_on_a_device_keep_what_they_were_and_arrive_when_waited_for() -> None:
@@ -109,7 +109,7 @@ def test_values_on_a_device_keep_what_they_were_and_arrive_when_waited_for() -> 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_values_on_a_gpu_arrive_without_waiting() -> None:
     values = DeviceValues()
-    log = DeviceLossLog(0)
+    log = LossLog(0, on_device=True)
     for step in range(5):
         values.add(torch.tensor(float(step), device="cuda"), step)
         log.add(torch.tensor(float(step), device="cuda"))

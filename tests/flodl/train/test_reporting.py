@@ -23,7 +23,7 @@ from flodl.train import RunDirectory, record_scalar
 from flodl.train.metrics import ScalarLog
 from flodl.train.observers.reporting import Reporter
 from flodl.train.plan import TrainingPlan
-from flodl.train.step.losses import HostLossLog
+from flodl.train.step.losses import LossLog
 
 from .programs import line, network, sgd, squared_error, training
 
@@ -223,7 +223,7 @@ def test_step_values_are_delivered_about_once_a_second() -> None:
         progress=False,
     )
     reporter = Reporter(plan, monitor, TimeLedger(), clock)
-    losses, counter = HostLossLog(0), type("Counter", (), {"global_step": 0})()
+    losses, counter = LossLog(0), type("Counter", (), {"global_step": 0})()
     due = reporter.begin_epoch(
         0, steps=10, done=0, first_step=40, losses=losses, scalars=ScalarLog(counter)
     )

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+import flodl.train.run.part_states as states
 import flodl.train.run.training_state as module
 from flodl import FlowBuilder, NamedInputModule
 from flodl.checkpoint import (
@@ -30,8 +31,9 @@ from flodl.data import DataLoader
 from flodl.errors import ArchitectureMismatch, CheckpointError, ShapeMismatch
 from flodl.train.observers.checkpoints import CheckpointKeeper
 from flodl.train.observers.ema import WeightAverage
+from flodl.train.run.part_states import Parts
 from flodl.train.run.run_directory import RunDirectory
-from flodl.train.run.training_state import Parts, Position, TrainingState
+from flodl.train.run.training_state import Position, TrainingState
 
 from .programs import line, network
 
@@ -389,7 +391,7 @@ def test_a_part_that_refuses_its_state_at_last_undoes_the_others(tmp_path, monke
     Training().run(2, stop_at=6).save(tmp_path / "last.fdl")
 
     other = Training()
-    real, calls = module.set_generator_states, []
+    real, calls = states.set_generator_states, []
 
     def second_only(states):
         calls.append(states)
@@ -397,7 +399,7 @@ def test_a_part_that_refuses_its_state_at_last_undoes_the_others(tmp_path, monke
             raise RuntimeError("no such state")
         real(states)
 
-    monkeypatch.setattr(module, "set_generator_states", second_only)
+    monkeypatch.setattr(states, "set_generator_states", second_only)
     check_refusal(other, tmp_path / "last.fdl", CheckpointError, "damaged training state: no such")
 
 
@@ -415,7 +417,7 @@ def test_a_refused_state_leaves_the_counters_of_a_graph_alone(tmp_path, monkeypa
         monkeypatch.undo()
         raise RuntimeError("no such state")
 
-    monkeypatch.setattr(module, "set_generator_states", refuse)
+    monkeypatch.setattr(states, "set_generator_states", refuse)
     with pytest.raises(CheckpointError, match="no such state"):
         TrainingState.restore(tmp_path / "last.fdl", other.parts())
     assert tried[0] != before
@@ -646,7 +648,7 @@ def test_a_checkpoint_keeps_the_label_of_the_model(tmp_path):
 def test_a_graph_gets_one_carried_value_for_each_of_its_tags():
     flow = FlowBuilder.from_(nn.Linear(1, 1)).build()
     with pytest.raises(ValueError, match="carries is not one tensor per tag"):
-        module.set_carried_state(flow, {"": [torch.zeros(1)]})
+        states.checked_carried({"": [torch.zeros(1)]}, flow)
 
 
 def test_states_with_other_keys_or_kinds_are_told_apart():

@@ -7,13 +7,12 @@ import math
 import pytest
 import torch
 
-from flodl.errors import DivergedError
-from flodl.train.step.losses import SampleLossLog
+from flodl.train.step.losses import LossLog
 
 BOTH = pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
 
 
-def fill(log: SampleLossLog, *pairs: tuple[float, int]) -> SampleLossLog:
+def fill(log: LossLog, *pairs: tuple[float, int]) -> LossLog:
     """Add losses, each with the number of its samples."""
     for loss, samples in pairs:
         log.expect(samples)
@@ -23,7 +22,7 @@ def fill(log: SampleLossLog, *pairs: tuple[float, int]) -> SampleLossLog:
 
 @BOTH
 def test_the_mean_is_over_samples(on_device: bool) -> None:
-    log = fill(SampleLossLog(0, on_device=on_device), (1.0, 30), (2.0, 30), (5.0, 40))
+    log = fill(LossLog(0, on_device=on_device, by_samples=True), (1.0, 30), (2.0, 30), (5.0, 40))
     assert log.mean() == pytest.approx(2.9)
     assert log.state() == [290.0, 100]
     assert log.latest == 5.0
@@ -35,16 +34,18 @@ def test_the_mean_is_over_samples(on_device: bool) -> None:
 @BOTH
 def test_sums_of_ranks_add_up_to_the_mean_of_one(on_device: bool) -> None:
     pairs = [(0.5 * n, 3 + n % 4) for n in range(20)]
-    whole = fill(SampleLossLog(0, on_device=on_device), *pairs)
-    ranks = [fill(SampleLossLog(0, on_device=on_device), *pairs[rank::3]) for rank in range(3)]
+    whole = fill(LossLog(0, on_device=on_device, by_samples=True), *pairs)
+    ranks = [
+        fill(LossLog(0, on_device=on_device, by_samples=True), *pairs[rank::3]) for rank in range(3)
+    ]
     total, samples = (sum(part) for part in zip(*(log.state() for log in ranks), strict=True))
     assert total / samples == pytest.approx(whole.mean())
 
 
 @BOTH
 def test_sums_go_on_where_they_were_left(on_device: bool) -> None:
-    first = fill(SampleLossLog(0, on_device=on_device), (1.0, 10), (2.0, 5))
-    second = SampleLossLog(0, first.state(), on_device=on_device)
+    first = fill(LossLog(0, on_device=on_device, by_samples=True), (1.0, 10), (2.0, 5))
+    second = LossLog(0, first.state(), on_device=on_device, by_samples=True)
     first.take()
     assert second.mean() == first.mean()
     assert fill(second, (4.0, 5)).state() == [40.0, 20]
@@ -52,30 +53,22 @@ def test_sums_go_on_where_they_were_left(on_device: bool) -> None:
 
 @BOTH
 def test_what_is_not_finite_is_left_out_and_counted(on_device: bool) -> None:
-    log = SampleLossLog(0, on_device=on_device)
+    log = LossLog(0, on_device=on_device, by_samples=True)
     fill(log, (1.0, 4), (math.nan, 9), (math.inf, 9), (3.0, 4))
     log.check()
     assert log.refused == 2
     assert log.state() == [16.0, 8]
     assert log.take() == [1.0, 3.0]
-    nothing = fill(SampleLossLog(0, on_device=on_device), (math.nan, 4))
+    nothing = fill(LossLog(0, on_device=on_device, by_samples=True), (math.nan, 4))
     assert math.isnan(nothing.mean())
     assert nothing.latest is None
-
-
-@BOTH
-def test_a_strict_log_names_the_first_that_is_not_finite(on_device: bool) -> None:
-    log = SampleLossLog(3, on_device=on_device, strict=True, first_step=40)
-    with pytest.raises(DivergedError, match="the loss is inf at epoch 3, step 41"):  # noqa: PT012
-        fill(log, (1.0, 4), (math.inf, 4), (math.nan, 4))
-        log.check()
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_losses_on_a_gpu_are_weighted_without_waiting() -> None:
-    log = SampleLossLog(0, on_device=True)
+    log = LossLog(0, on_device=True, by_samples=True)
     losses = [torch.tensor(float(step), device="cuda") for step in range(4)]
     torch.cuda.set_sync_debug_mode("error")
     try:

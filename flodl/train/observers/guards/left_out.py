@@ -62,7 +62,7 @@ class LeftOut:
         if known := start.state.guard:
             self._guard.load(known["guard"])
             rate.steered.scale = float(known["scale"])
-        acts = group.broadcast_object(self._records.of(start.source) if group.leads else [])
+        acts = group.broadcast_object(Journal.beside(start.source) if group.leads else [])
         self._records.repeat(self._guard.replay(acts, *place), start.source)
         self._first = place
 
@@ -121,8 +121,6 @@ _SHOWN = 20
 class GuardRecords:
     """Writes the acts of a guard into the run directory, if there is one.
 
-    A journal that cannot be written is a warning: the training is more important.
-
     Args:
         run: The run directory; None for none.
         tells: Whether to print, too; of several ranks only one does.
@@ -131,18 +129,7 @@ class GuardRecords:
     def __init__(self, run: RunDirectory | None, *, tells: bool = True) -> None:
         self._tells = tells
         self._folder = run.path if run is not None and run.writes else None
-        self._journal = Journal(self._folder / FILE) if self._folder is not None else None
-
-    @staticmethod
-    def of(source: Path | None) -> list[Act]:
-        """Return the acts of the training whose checkpoint is continued."""
-        if source is None:
-            return []
-        try:
-            return Journal.read(source.parent / FILE)
-        except OSError as failure:
-            log.warning(f"guards: cannot read the acts of {source.parent}: {failure}")
-            return []
+        self._journal = Journal.of_run(run)
 
     def repeat(self, acts: Sequence[Act], source: Path | None) -> None:
         """Record acts of the run that this run continues; they will have an effect in this one."""
@@ -152,7 +139,7 @@ class GuardRecords:
             return
         for act in acts:
             detail = f"{act.detail} (as in {source.parent.name})"
-            self._record(Act.now(act.step, act.act, value=act.value, by=NAME, detail=detail))
+            self._journal.note(Act.now(act.step, act.act, value=act.value, by=NAME, detail=detail))
 
     def decided(
         self,
@@ -174,30 +161,22 @@ class GuardRecords:
         if self._tells:
             _print(setback, decision, rewind)
         why = f"{setback.what} in epoch {decision.epoch}, batch {setback.batch}"
-        self._record(
+        self._journal.note(
             Act.now(restored, "rewind", value=restored, old=rewind.step, by=NAME, detail=why)
         )
         detail = f"epoch {decision.epoch}, {_named(decision.batches)}: samples {_listed(samples)}"
         value = decision.as_json(samples)
-        self._record(Act.now(restored, "skip", value=value, by=NAME, detail=detail))
+        self._journal.note(Act.now(restored, "skip", value=value, by=NAME, detail=detail))
         if decision.factor != 1:
             lower = rate * decision.factor
             detail = f"from batch {decision.batches[0]} of epoch {decision.epoch} on"
-            self._record(
+            self._journal.note(
                 Act.now(restored, "lower_lr", value=lower, old=rate, by=NAME, detail=detail)
             )
 
     def given_up(self, why: str, step: int) -> None:
         """Record that the training ends."""
-        self._record(Act.now(step, "give_up", by=NAME, detail=why))
-
-    def _record(self, act: Act) -> None:
-        if self._journal is None:
-            return
-        try:
-            self._journal.record(act)
-        except OSError as failure:
-            log.warning(f"guards: cannot record the act {act.act}: {failure}")
+        self._journal.note(Act.now(step, "give_up", by=NAME, detail=why))
 
 
 def _print(setback: Setback, decision: Decision, rewind: Rewind) -> None:

@@ -16,7 +16,7 @@ from flodl.train.observers.guards.guard import Setback, rewind_of
 from flodl.train.observers.guards.left_out import LeftOut
 from flodl.train.observers.guards.snapshots import SnapshotRing
 from flodl.train.peak_memory import available_bytes
-from flodl.train.run.loop_state import LoopState, modes
+from flodl.train.run.part_states import modes, set_modes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -271,7 +271,7 @@ class LossGuard(LeftOut):
         snapshot.restore(assembly.parts({}))
         self._rate.restore(extra["rate"])
         self._loader.drop_cached(int(extra["cached"]))
-        LoopState(**extra["modes"]).apply_modes(assembly.model)
+        set_modes(assembly.model, extra["modes"])
         if scaler is not None:
             scaler.skipped = int(extra["skipped"])
         self._engine.global_step = snapshot.position.global_step

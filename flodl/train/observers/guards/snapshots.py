@@ -12,28 +12,21 @@ from torch import Tensor
 
 from flodl import log
 from flodl.checkpoint.forms import CASTABLE, Parted
-from flodl.checkpoint.generators import generator_states, set_generator_states
 from flodl.checkpoint.sharded import become, fill
 from flodl.checkpoint.snapshot import snapshot
 from flodl.checkpoint.training import describe_training
 from flodl.checkpoint.values import decode
 from flodl.train.observers.checkpoints import numbers_in
 from flodl.train.peak_memory import available_bytes
-from flodl.train.run.own_state import of_rank, set_of_rank
-from flodl.train.run.training_state import (
-    carried_state,
-    observed_states,
-    set_carried_state,
-    set_observed_states,
-    stateful,
-)
+from flodl.train.run.part_states import set_states, states_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import nn
 
-    from flodl.train.run.training_state import Parts, Position
+    from flodl.train.run.part_states import Parts
+    from flodl.train.run.training_state import Position
 
 
 @final
@@ -76,15 +69,8 @@ class Snapshot:
             ValueError: A part holds an object that cannot be copied this way.
         """
         named = _model_tensors(parts.model)
-        facts = {
-            "random": generator_states(),
-            "carried": carried_state(parts.model),
-            "observed": observed_states(parts.model),
-            "states": {name: part.state_dict() for name, part in _moving(parts).items()},
-            "own": of_rank(parts),
-            "optimizer": parts.named_optimizer().state_dict(),
-            "extra": parts.extra,
-        }
+        facts = {**states_of(parts), "extra": parts.extra}
+        facts.pop("loader", None)  # the loop sets it to the position itself
         description = describe_training(facts, named)
         tensors = snapshot(named, reuse.tensors if reuse is not None else None)
         assert tensors is not None  # noqa: S101 - guards refuse a model that ranks share
@@ -116,14 +102,7 @@ class Snapshot:
             fill(parameter, self.tensors[_MODEL + name])
             parameter.grad = None
         self._restore_buffers(parts.model)
-        parts.named_optimizer().load_state_dict(self._value("optimizer"))
-        states = self._value("states")
-        for name, part in _moving(parts).items():
-            part.load_state_dict(states[name])
-        set_of_rank(parts, self._value("own"))
-        set_carried_state(parts.model, self._value("carried"))
-        set_observed_states(parts.model, self._value("observed"))
-        set_generator_states(self._value("random"))
+        set_states(parts, {name: self._value(name) for name in self.description if name != "extra"})
 
     def _restore_buffers(self, model: nn.Module) -> None:
         """Restore all buffers, also those that were set or changed their shape since."""
@@ -231,8 +210,3 @@ _MODEL = "model/"
 def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
     named = chain(model.named_parameters(), model.named_buffers())
     return {f"{_MODEL}{name}": tensor for name, tensor in named}
-
-
-def _moving(parts: Parts) -> dict[str, Any]:
-    """The stateful parts except the loader, which the loop sets to the position itself."""
-    return {name: part for name, part in stateful(parts).items() if name != "loader"}
