@@ -88,7 +88,7 @@ class Int8(Codec):
 
     def write(self, values: Tensor, out: Tensor) -> None:
         """Write rows of values to rows of bytes."""
-        blocks = values.unflatten(1, (-1, _BLOCK))
+        blocks = values.view(len(values), -1, _BLOCK)
         scales = blocks.abs().amax(2, keepdim=True).div_(_STEPS)
         steps = blocks / torch.where(scales > 0, scales, 1.0)
         numbers = steps.round_().nan_to_num_(0.0).clamp_(-_STEPS, _STEPS).to(torch.int8)
@@ -100,8 +100,9 @@ class Int8(Codec):
         """Return the values of rows of bytes."""
         split = rows.shape[1] // (_BLOCK + 4) * 4
         scales = rows[:, :split].view(torch.float32)
-        numbers = rows[:, split:].view(torch.int8).unflatten(1, (-1, _BLOCK))
-        return (numbers * scales.unsqueeze(2)).flatten(1)
+        numbers = rows[:, split:].view(torch.int8).view(len(rows), -1, _BLOCK)
+        values: Tensor = numbers * scales.unsqueeze(2)
+        return values.flatten(1)
 
 
 def wire_in(format: ExchangeFormat, group: Group, backend: Backend) -> Wire:
@@ -229,8 +230,8 @@ class _Fragments:
     def keep_errors(self, found: Mapping[str, Tensor]) -> None:
         """Keep errors from now on, and begin with some if they are for the same layout."""
         for name, like in ((_OWN, self.values), (_AVERAGE, self._averages)):
-            error = found.get(name)
-            fits = error is not None and error.shape == like.shape
+            error = found.get(name, like)
+            fits = name in found and error.shape == like.shape
             self.errors[name] = error.to(like.device) if fits else torch.zeros_like(like)
 
     def fill(self, tensors: Sequence[Tensor | None]) -> None:
