@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.huggingface import cold, material, modern, rates, training
+from benchmarks.huggingface.products import time_through_onednn
 from benchmarks.huggingface.rates import BFLOAT16, OURS, REFERENCE, Measured
 from benchmarks.measure import (
     Bar,
@@ -34,7 +35,6 @@ from benchmarks.measure import (
     table,
 )
 from benchmarks.rows import Kept, Row, continued
-from flodl.hf.predict.products import time_through_onednn
 from flodl.train.step.onednn import MEDIUM, onednn_refusal
 
 GIVEN, SORTED = f"{REFERENCE}, in the given order", f"{REFERENCE}, sorted by length"
@@ -377,7 +377,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "Float32 where nothing else is said; interleaved rounds, at least "
         "10 of whole processes; medians; ratios are medians of the ratios of each round. *Spread* "
         "is the middle 80 % of these ratios. A part is measured with `--only PART`; "
-        "`--rounds` adds to the rounds that are kept. Memory has [its own page](hf_memory.md). A "
+        "`--rounds` adds to the rounds that are kept. Memory has [its own page](hf_memory.md). "
+        "Rows of *products of oneDNN* send float32 products there, which the user asks for. Before "
+        "29 November 2026 large predictions of flodl did so too where a timing found it faster. A "
         "matrix product through oneDNN takes "
         f"{time_through_onednn((MEDIUM,)):.2f} of the time of MKL on this machine"
         f"{f' ({refusal})' if refusal else ''}."

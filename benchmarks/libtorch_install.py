@@ -216,10 +216,10 @@ def described(
         table(["way", "s", "of curl and unzip", "spread", "at most"], rows),
         "`fdl libtorch download` is timed from the start of its interpreter to its end. It reads "
         "the directory first, checks every member and the space on the disk, and keeps what it "
-        "fetches for a later call. It computes the digest of the archive (BLAKE3, as nobody has "
-        "published one) and CRC-32 of every file. At the end it writes down what it has installed. "
+        "fetches for a later call. It computes the digest of the archive (SHA-256) and "
+        "CRC-32 of every file. At the end it writes down what it has installed. "
         "curl and unzip check the CRC-32. fdl downloads, then unpacks, as they do.",
-        packages=("flodl", "httpx2", "blake3"),
+        packages=("flodl", "httpx2"),
     )
 
 

@@ -8,6 +8,11 @@ nobody watching, with one browser that was stopped in the middle (SIGSTOP), and 
 that read; blocks are interleaved.
 
     python -m benchmarks.page [--rounds 20] [--output docs/benchmarks/page.md]
+
+The tables are kept as JSON beside the page. A call without points measures no frames, and a call
+with 0 rounds no steps; the page then shows what was kept:
+
+    python -m benchmarks.page --points --clients 300 --output docs/benchmarks/page.md
 """
 
 from __future__ import annotations
@@ -31,7 +36,9 @@ import torch
 from torch import nn
 
 from benchmarks.measure import (
+    Bar,
     command_line,
+    environment,
     interleaved,
     median_ratio,
     page,
@@ -41,6 +48,7 @@ from benchmarks.measure import (
     spread,
     table,
 )
+from benchmarks.rows import Kept, Row
 from flodl.monitor import Monitor
 from flodl.monitor.records import StepSeries
 from tests.browser.chromium import Browser, find
@@ -65,6 +73,8 @@ while selector.get_map():
 """
 
 SECONDS = 3.0
+NEVER = "Not measured yet"
+SLOWER = Bar(1.01, form=".3f")
 EMPTY = "data:text/html,<!doctype html><title>empty</title>"
 
 PLOT = """(({ left, top, width, height }) => [left, top + height / 2, width])(
@@ -297,6 +307,47 @@ def pages(points: Sequence[int]) -> tuple[list[list[str]], list[list[str]]]:
     return [row for rows, _ in measured for row in rows], [row for _, row in measured]
 
 
+def frames_part(row: Row) -> list[str]:
+    """The section about frames."""
+    drawn = table(
+        ["points per curve", "while", "frame ms", "95 %", "empty ms", "95 %", "of empty"],
+        row["shown"],
+    )
+    work = table(["points per curve", "redraw ms", "painted ms", "zoom ms"], row["worked"])
+    return [
+        "## Points against frame time",
+        f"{row['where']}. {len(CURVES)} curves, 5,000 new points per second and curve. Times "
+        f"between animation frames over {SECONDS:g} s in headless Chromium, median and 95 %. "
+        "*Empty* is a page without content in the same browser, right after, with the same mouse "
+        "and the same run beside it. Its frames are the lower limit.",
+        drawn,
+        "*Redraw* is the page's own work for one chart. *Painted* is the time until the canvas "
+        "has its pixels. *Zoom* goes to a hundredth of the run, from the call to the points of "
+        "that range, fetched from the server.",
+        work,
+    ]
+
+
+def steps_part(row: Row | None) -> list[str]:
+    """The section about steps."""
+    heading = "## Step time against who watches"
+    if row is None:
+        return [heading, NEVER]
+    rows = [
+        [who, step, ratio, wide, "" if who == "nobody" else SLOWER.verdict(float(ratio))]
+        for who, step, ratio, wide in row["rows"]
+    ]
+    trained = table(["who watches", "µs per step", "of nobody", "spread", "bar"], rows)
+    return [
+        heading,
+        f"{row['where']}. A small MLP on one thread, blocks of about {row['block']:g} s, each with "
+        "one hand-over of its steps and one epoch; interleaved, median of "
+        f"{row['rounds']} blocks. The stopped client is a process that asked for the event stream "
+        f"and was halted (SIGSTOP). The {row['clients']} clients read, on the same machine.",
+        trained,
+    ]
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and publish."""
     parser = command_line("page", __doc__, rounds=20)
@@ -305,32 +356,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--block", type=float, default=1.0, help="seconds of a block of steps")
     options = read_options(parser, argv, rounds=1, clients=2, points=[], block=0.01)
     torch.set_num_threads(1)
+    kept = Kept.beside(options.output)
+    now = environment("torch", "flodl")
     shown, worked = pages(options.points)
-    drawn = table(
-        ["points per curve", "while", "frame ms", "95 %", "empty ms", "95 %", "of empty"], shown
-    )
-    work = table(["points per curve", "redraw ms", "painted ms", "zoom ms"], worked)
-    trained = table(["who watches", "µs per step", "of nobody", "spread"], watched(options))
+    if shown:
+        kept.rows["frames"] = {"where": now, "shown": shown, "worked": worked}
+    if options.rounds:
+        facts = {name: vars(options)[name] for name in ("block", "clients", "rounds")}
+        kept.rows["steps"] = {"where": now, **facts, "rows": watched(options)}
+    kept.write()
     text = page(
         options,
         "The live page: frames and steps",
         "What the page draws, and what it costs the training behind it.",
-        "## Points against frame time",
-        f"{len(CURVES)} curves, 5,000 new points per second and curve. Times between animation "
-        f"frames over {SECONDS:g} s in headless Chromium, median and 95 %. *Empty* is a page "
-        "without content in the same browser, right after, with the same mouse and the same run "
-        "beside it. Its frames are the lower limit.",
-        drawn,
-        "*Redraw* is the page's own work for one chart. *Painted* is the time until the canvas "
-        "has its pixels. *Zoom* goes to a hundredth of the run, from the call to the points of "
-        "that range, fetched from the server.",
-        work,
-        "## Step time against who watches",
-        f"A small MLP on one thread, blocks of about {options.block:g} s, each with one hand-over "
-        f"of its steps and one epoch; interleaved, median of {options.rounds} blocks. The stopped "
-        "client is a process that asked for the event stream and was halted (SIGSTOP). The "
-        f"{options.clients} clients read, on the same machine.",
-        trained,
+        *frames_part(kept.rows.get("frames", {"where": NEVER, "shown": [], "worked": []})),
+        *steps_part(kept.rows.get("steps")),
         packages=("torch", "flodl"),
     )
     publish(text, options.output)

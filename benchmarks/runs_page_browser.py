@@ -160,23 +160,27 @@ def free_port() -> int:
         return port
 
 
-@contextmanager
-def server(subject: Subject, programs: Path, runs: Path, cache: Path) -> Iterator[tuple[str, int]]:
-    """The address of a tool's server and its process, until it is ended with all its children."""
-    port = free_port()
-    words = subject.serve(runs, port)
+def environment_for(programs: Path, cache: Path) -> dict[str, str]:
+    """The environment of a tool: its programs first, and a cache of its own."""
     env = {
         **os.environ,
         **SILENT,
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "FLODL_CACHE_DIR": str(cache),
-        "TRACKIO_DIR": str(runs),
-        "GRADIO_SERVER_PORT": str(port),
     }
     env.pop("PYTHONDONTWRITEBYTECODE", None)
+    return env
+
+
+@contextmanager
+def server(subject: Subject, programs: Path, runs: Path, cache: Path) -> Iterator[tuple[str, int]]:
+    """The address of a tool's server and its process, until it is ended with all its children."""
+    port = free_port()
+    words = subject.serve(runs, port)
+    own = {"TRACKIO_DIR": str(runs), "GRADIO_SERVER_PORT": str(port)}
     child = subprocess.Popen(
         [str(programs / words[0]), *words[1:]],
-        env=env,
+        env=environment_for(programs, cache) | own,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

@@ -78,7 +78,7 @@ FEATURES: dict[str, tuple[str, str, str, str, str]] = {
     "contour of two settings and a metric": (NO, NO, NO, NO, "yes ML-page"),
     "one file that opens without a server": ("yes fdl", NO, NO, NO, NO),
     "download of a table or a chart": (
-        "table, CSV or JSON fdl",
+        "table, CSV fdl",
         "data of a chart TB-page",
         "table, CSV Aim-runs",
         "data or picture of a chart tr-page",

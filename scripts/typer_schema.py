@@ -10,13 +10,12 @@ from fdl.programs.parameters.parameter import UNSET, Parameter
 
 
 def schema(command: Any) -> dict[str, Any]:
-    """The document of a command, as ``--fdl-schema`` prints it; of a group with its commands."""
+    """The document of a command, as ``--fdl-schema`` prints it; a group says only their names."""
     below = getattr(command, "commands", {})
     description = " ".join((command.help or "").split())
     if below:
         parameters = [Parameter("command", kind="arg", choices=list(below), required=True)]
-        commands = {name: schema(one) for name, one in below.items()}
-        return document(description, parameters, strict=False, commands=commands)
+        return document(description, parameters, strict=False)
     hints = get_type_hints(
         getattr(command.callback, "__wrapped__", command.callback), include_extras=True
     )

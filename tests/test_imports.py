@@ -19,7 +19,6 @@ HEAVY = [
     "flodl",
     "numpy",
     "httpx2",
-    "blake3",
     "pynvml",
     "pydantic",
     "typer",

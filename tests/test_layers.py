@@ -33,6 +33,8 @@ def imported(tree: ast.AST, package: list[str]) -> Iterator[tuple[str, list[str]
         package: The parts of the package's name, for relative imports.
     """
     for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr):
+            continue  # most of a file, and without an import
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             for other in node.orelse:
                 yield from imported(ast.Module([other], []), package)

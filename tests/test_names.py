@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from fdl.base.global_flags import VALUED
+from fdl.base.global_flags import SPELLINGS
 from fdl.cli.builtins.table import TABLE
 from fdl.manifest import json_schema
 from fdl.manifest.builtins import BUILTINS, HIDDEN, OF_SELF
@@ -124,7 +124,11 @@ def mistakes(code: str, own: Set[str]) -> Iterator[str]:
         name = flag.partition("=")[0]
         if name.startswith("--") and name not in known_globals():
             yield f"{name} is not a global flag"
-        if (name in VALUED or name in ("--env", "-j")) and "=" not in flag and words:
+        if (
+            ((name in SPELLINGS and SPELLINGS[name].needs) or name == "-j")
+            and "=" not in flag
+            and words
+        ):
             words.pop(0)
         if name in ("--help", "-h"):
             return  # the word behind it names a group of options

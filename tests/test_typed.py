@@ -10,6 +10,7 @@ from tests.levels import NO_PLUGINS
 ROOT = Path(__file__).resolve().parents[1]
 
 PROGRAM = """
+import subprocess
 from tests.conftest import fdl, project
 from tests.fdl.terminal import Terminal
 from tests.rows import each_row
@@ -31,6 +32,14 @@ def test_appears(project):
 def test_rows(fdl, word):
     assert fdl(word).exit == 0
 
+def test_starts_a_program(tmp_path):
+    (tmp_path / "here").touch()
+    done = subprocess.run(["sh", "-c", "echo lost; exit 4"], capture_output=True, text=True)
+    assert done.returncode == 0
+
+def test_is_refused():
+    subprocess.run("echo why >&2; exit 5", shell=True, check=True, capture_output=True)
+
 def test_touches_no_program():
     assert False
 """
@@ -47,7 +56,7 @@ def test_a_failing_test_shows_what_was_typed_what_appeared_and_the_files(tmp_pat
         text=True,
     )
     printed = done.stdout.replace(f"{tmp_path}/made/", "")
-    assert "5 failed, 1 passed" in printed, printed
+    assert "7 failed, 1 passed" in printed, printed
     shown = [part.splitlines()[1:] for part in printed.split(" what was typed ---")[1:]]
     assert "\n".join(shown[0]).startswith("""\
 $ cd test_prints0
@@ -62,4 +71,9 @@ files of test_prints0:
     assert shown[1][:4] == ["$ cd test_appears0", "$ fdl greet", "good day", "(exit code 3)"]
     assert shown[2][1] == "$ fdl nonsense"
     assert "--version" not in "\n".join(shown[2])
-    assert len(shown) == 3, printed
+    assert shown[3][:5] == [
+        *("$ sh -c 'echo lost; exit 4'", "lost", "(exit code 4)"),
+        *("files of test_starts_a_program0:", "  here"),
+    ]
+    assert shown[4][:3] == ["$ echo why >&2; exit 5", "why", "(exit code 5)"]
+    assert len(shown) == 5, printed

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.huggingface import rates
-from benchmarks.huggingface.rates import OURS, REFERENCE, Measured, relative
+from benchmarks.huggingface.rates import OURS, REFERENCE, ROUTED, Measured, relative
 from benchmarks.measure import interleaved
 from flodl.hf import AutoModel, AutoModelForSequenceClassification, set_unpad
 from flodl.hf.layers import attention
@@ -21,7 +21,6 @@ from flodl.train.step.onednn import routed
 PADDED = f"{OURS}, padding computed"
 GIVEN, SORTED = f"{REFERENCE}, in the given order", f"{REFERENCE}, sorted by length"
 SQUARE = f"{OURS}, all pairs of tokens"
-ROUTED = f"{OURS}, products of oneDNN"
 THEIRS = f"{REFERENCE}, products of oneDNN"
 
 

@@ -12,12 +12,14 @@ from torch import Tensor
 
 from benchmarks.measure import interleaved
 from flodl.processor import bfloat16_instructions
+from flodl.train.step.onednn import routed
 
 Scoring = Callable[[Sequence[str]], Tensor]
 """Texts -> scores of the classes."""
 REFERENCE = "transformers"
 OURS = "flodl"
 BFLOAT16 = "flodl, bfloat16"
+ROUTED = f"{OURS}, products of oneDNN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ def classification(folder: Path, texts: Sequence[str], rounds: int) -> Measured:
     tokenizer, other = reference_of(folder)
     subjects: dict[str, Scoring] = {
         OURS: _scores_of(folder),
+        ROUTED: routed()(_scores_of(folder)),
         f"{REFERENCE}, in the given order": lambda rows: logits(other, tokenizer, rows, 32),
         f"{REFERENCE}, sorted by length": lambda rows: by_length(
             rows, lambda some: logits(other, tokenizer, some, 32)

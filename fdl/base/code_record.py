@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MOST_BYTES = 1 << 20
-MOST_FILE_BYTES = 1 << 18
-MOST_FILES = 1000
+_MOST_FILE_BYTES = 1 << 18
+_MOST_FILES = 1000
 MOST_SECONDS = 10.0
 _SOURCES = frozenset(
     (".py", ".pyi", ".pyx", ".yml", ".yaml", ".toml", ".cfg", ".ini", ".sh", ".c", ".cc", ".cpp",
@@ -51,7 +51,7 @@ def code_changes(program: Path, runs: Path | None = None) -> str:
         program: The file of the program that runs.
         runs: Folder of all runs; nothing in it is source code.
     """
-    top = repository_of(program)
+    top = _repository_of(program)
     if top is None:
         return ""
     git = _Git(top, time.monotonic() + MOST_SECONDS)
@@ -86,7 +86,7 @@ def running_program() -> Path | None:
     return path if path.is_file() else None
 
 
-def repository_of(program: Path) -> Path | None:
+def _repository_of(program: Path) -> Path | None:
     """Return the top folder of the git work tree around a file; None if there is none."""
     return next((one for one in program.parents if (one / ".git").exists()), None)
 
@@ -186,8 +186,8 @@ def _untracked(git: _Git, top: Path, runs: Path | None, left: int) -> list[str]:
         path = top / name
         if path.suffix not in _SOURCES or (runs is not None and path.is_relative_to(runs)):
             continue
-        if len(pieces) == MOST_FILES:
-            git.cut = f"{MOST_FILES} untracked files"
+        if len(pieces) == _MOST_FILES:
+            git.cut = f"{_MOST_FILES} untracked files"
             break
         piece = _new_file(git, name, path)
         left -= len(piece)
@@ -203,8 +203,8 @@ def _new_file(git: _Git, name: str, path: Path) -> str:
     if _KEPT_BACK.search(name):
         return f"{head}# its content is not recorded: it may hold secrets\n"
     try:
-        if path.is_symlink() or path.stat().st_size > MOST_FILE_BYTES:
-            git.cut = f"{MOST_FILE_BYTES >> 10} KiB of {name}"
+        if path.is_symlink() or path.stat().st_size > _MOST_FILE_BYTES:
+            git.cut = f"{_MOST_FILE_BYTES >> 10} KiB of {name}"
             return f"{head}# its content is not recorded: it is a link, or too large\n"
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:

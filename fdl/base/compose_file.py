@@ -9,7 +9,7 @@ import os
 COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
 """Names of the compose file, in Docker's order of preference."""
 
-DEFAULT_ROOT = "/workspace"
+_DEFAULT_ROOT = "/workspace"
 """The assumed mount point of the project if the compose file does not say."""
 
 
@@ -20,7 +20,7 @@ def container_root(project: str, service: str) -> str:
         source, target = _source_and_target(mount)
         if source in (".", "./") and target:
             return target.rstrip("/") or "/"
-    return DEFAULT_ROOT
+    return _DEFAULT_ROOT
 
 
 def services(project: str) -> list[str]:

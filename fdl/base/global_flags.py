@@ -10,25 +10,78 @@ from fdl.base.light_record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-GLOBAL_FLAGS = (
-    "--help", "--version", "--env", "--quiet", "--ansi", "--no-ansi", "--no-append", "--dry-run",
-    "--yes", "--jobs", "--force", "--gpus-each", "--each", "--zip", "--search", "--trials",
-    "--goal", "--on", "--sync", "--name",
+SLURM = "slurm"
+
+BEFORE, BEHIND, ANYWHERE = "before", "behind", "anywhere"
+"""Where a flag counts: before the command, also behind one whose program does not have it, or
+everywhere."""
+
+
+class Flag(Record):
+    """One flag of fdl.
+
+    Attributes:
+        name: Its spelling to type.
+        field: What it sets, of an invocation or of :class:`Work`; empty for a question.
+        text: What it does, for completion; empty for one that is not offered.
+        value: What the field becomes.
+        needs: What its value is called: ``N``; empty for a flag without one.
+        short: Another spelling.
+        place: Where it counts.
+    """
+
+    name: str
+    field: str
+    text: str = ""
+    value: object = True
+    needs: str = ""
+    short: str = ""
+    place: str = BEFORE
+
+
+FLAGS = (
+    Flag("--help", "help", "Show help for a command", short="-h", place=ANYWHERE),
+    Flag("--env", "env", "Use the overlay fdl.NAME.yml of each manifest", needs="NAME",
+         place=ANYWHERE),
+    Flag("-v", "verbosity", "Print more: -v verbose, -vv debug, -vvv trace", 2, place=ANYWHERE),
+    Flag("-vv", "verbosity", value=3, place=ANYWHERE),
+    Flag("-vvv", "verbosity", value=4, place=ANYWHERE),
+    Flag("--quiet", "verbosity", "Print less", 0, short="-q", place=ANYWHERE),
+    Flag("--ansi", "color", "Force colour", place=ANYWHERE),
+    Flag("--no-ansi", "color", "Forbid colour", False, place=ANYWHERE),
+    Flag("--no-append", "append", "Leave out the `append` arguments of a run command", False,
+         place=ANYWHERE),
+    Flag("--dry-run", "dry_run", "Show what would run, and run nothing", short="-n"),
+    Flag("--yes", "yes", "Answer every question with yes", short="-y"),
+    Flag("--jobs", "jobs", "Run several commands, N at the same time", needs="N"),
+    Flag("--force", "force", "Run a command even if its inputs are unchanged"),
+    Flag("--gpus-each", "gpus_each", "Give each command N GPUs of its own", needs="N"),
+    Flag("--each", "each", "Run the command once for each value: lr=1e-3,3e-3 or seed=1..3",
+         needs="KEY=VALUES", place=BEHIND),
+    Flag("--zip", "zip", "Take the values of `--each` side by side", place=BEHIND),
+    Flag("--search", "search", "Let Optuna pick the values: tpe or random", needs="SAMPLER",
+         place=BEHIND),
+    Flag("--trials", "trials", "How many runs a search makes", needs="N", place=BEHIND),
+    Flag("--goal", "goal", "Metric that a search improves: val_loss:min", needs="METRIC:min",
+         place=BEHIND),
+    Flag("--name", "name", "Name of the run, for lists and commands", needs="NAME"),
+    Flag("--on", "on", "Where it runs: slurm, or HOST,HOST", needs="HOST,HOST", place=BEHIND),
+    Flag("--sync", "sync", "Copy the files that git tracks to the hosts of --on first",
+         place=BEHIND),
+    Flag("--json", "json", "Print the dry run as one JSON document"),
+    Flag("--version", "", "Show the version"),
 )  # fmt: skip
+"""Every flag of fdl. Completion offers them in this order."""
+
+SPELLINGS = {word: one for one in FLAGS for word in (one.name, one.short) if word}
+"""Word -> the flag that it is."""
+
+GLOBAL_FLAGS = tuple(one.name for one in FLAGS if one.name[:2] == "--" and one.field != "json")
 """Long global flags, for suggestions."""
 
 _BEFORE_COMMAND = ("-n", "-y", "--json", *GLOBAL_FLAGS)
-
-_COUNTS = {"--jobs": "jobs", "--gpus-each": "gpus_each", "--trials": "trials"}
-_WORDS = {"--search": "search", "--goal": "goal", "--on": "on", "--name": "name"}
-SLURM = "slurm"
-VALUED = frozenset((*_COUNTS, *_WORDS, "--each"))
-_VALUES = {
-    **dict.fromkeys(_COUNTS, "N"), "--search": "SAMPLER", "--goal": "METRIC:min",
-    "--on": "HOST,HOST", "--each": "KEY=VALUES", "--name": "NAME",
-}  # fmt: skip
 
 
 class Work(Record):
@@ -69,31 +122,40 @@ class Work(Record):
         """Whether a flag asks for runs with several values."""
         return bool(self.each or self.zip or self.search or self.trials or self.goal)
 
-    def given(self, flag: str, value: str | None) -> Work:
-        """The same with one more flag that takes a value.
+    def taken(self, word: str, rest: Iterator[str]) -> Work | None:
+        """The same with the flag that a word is; None if it is not one of these.
 
         Raises:
             UsageError: The value is missing, or not a number where one is needed.
         """
-        if value is None or not value or (value.startswith("-") and flag != "--each"):
-            needed = _VALUES.get(flag, "VALUE")
-            raise UsageError(f"`{flag}` needs a value", hint=f"fdl {flag} {needed} COMMAND")
-        if flag in _COUNTS:
+        name, equals, value = word.partition("=")
+        flag = SPELLINGS.get(name)
+        if flag is None or flag.field not in self.field_names:
+            return None
+        if flag.needs:
+            return self._given(flag, value if equals else next(rest, ""))
+        return None if equals else self.replaced(**{flag.field: True})
+
+    def _given(self, flag: Flag, value: str) -> Work:
+        name = flag.name
+        if not value or (value.startswith("-") and name != "--each"):
+            raise UsageError(f"`{name}` needs a value", hint=f"fdl {name} {flag.needs} COMMAND")
+        if flag.needs == "N":
             # A number of jobs, GPUs or trials has at most six digits.
             if not (value.isascii() and value.isdigit() and len(value) <= 6 and int(value) >= 1):
                 raise UsageError(
-                    f"`{flag} {value}`: not a number of at least 1", hint=f"fdl {flag} 2 COMMAND"
+                    f"`{name} {value}`: not a number of at least 1", hint=f"fdl {name} 2 COMMAND"
                 )
-            return self.replaced(**{_COUNTS[flag]: int(value)})
-        if flag == "--each":
+            return self.replaced(**{flag.field: int(value)})
+        if name == "--each":
             return self.replaced(each=[*self.each, value])
-        if flag == "--on" and not all(value.split(",")):
+        if name == "--on" and not all(value.split(",")):
             raise UsageError(f"`--on {value}`: a name is empty", hint="fdl --on HOST,HOST COMMAND")
-        if flag == "--name" and (value == "last" or value.startswith("best:") or "/" in value):
+        if name == "--name" and (value == "last" or value.startswith("best:") or "/" in value):
             raise UsageError(
                 f"`--name {value}`: a run cannot have this name", hint="fdl --name baseline COMMAND"
             )
-        return self.replaced(**{_WORDS[flag]: value})
+        return self.replaced(**{flag.field: value})
 
 
 def misplaced(token: str, env: str | None) -> str:
@@ -113,9 +175,9 @@ def before_command(flag: str, command: str, env: str | None) -> str:
     """
     if flag not in _BEFORE_COMMAND:
         return ""
-    value = [_VALUES[flag]] if flag in _VALUES else []
+    needs = SPELLINGS[flag].needs if flag != "--env" else ""
     # `--json` alone prints nothing of a command.
-    flags = ["--dry-run", flag] if flag == "--json" else [flag, *value]
+    flags = ["--dry-run", flag] if flag == "--json" else [flag, *([needs] if needs else [])]
     chosen = ["--env", env] if env else []
     typed = " ".join(["fdl", *flags, *chosen, command.removeprefix("fdl ")])
     return f"options of fdl stand before the command: {typed}"

@@ -35,6 +35,10 @@ class Record:
             raise TypeError(f"{type(self).__name__} takes {', '.join(self.field_names)}")
         # Defaults are found in the class.
         self.__dict__.update(zip(self.field_names, values, strict=False), **named)
+        self.settle()
+
+    def settle(self) -> None:
+        """Derive values from those of the constructor."""
 
     def replaced(self, **named: Any) -> Self:
         """The same with other values for some names."""

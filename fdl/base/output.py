@@ -13,7 +13,7 @@ from fdl.base.masking import KNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import TextIO
 
     from rich.console import Console, RenderableType
@@ -120,6 +120,11 @@ def show(*parts: RenderableType) -> None:
     write(sys.stdout, drawn(*parts))
 
 
+def counted(number: int, word: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 def json_text(document: object) -> str:
     """A document as indented JSON, ending in a newline."""
     import json
@@ -127,6 +132,11 @@ def json_text(document: object) -> str:
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     # A path in no encoding is half of a surrogate pair, which JSON can hold only as an escape.
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def versioned(document: Mapping[str, object]) -> str:
+    """A document as JSON, behind the version of its form: the first one, of all documents."""
+    return json_text({"schema_version": 1, **document})
 
 
 def print_json(document: object) -> None:

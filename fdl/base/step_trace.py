@@ -62,7 +62,7 @@ class Order(NamedTuple):
     form: int
 
 
-class Piece(NamedTuple):
+class _Piece(NamedTuple):
     """A part of a listed order."""
 
     epoch: int
@@ -160,7 +160,7 @@ def unpack_order(content: memoryview) -> Order:
     return Order(*_ORDER.unpack(content))
 
 
-def unpack_piece(content: memoryview) -> Piece:
+def unpack_piece(content: memoryview) -> _Piece:
     """An ``I`` record.
 
     Raises:
@@ -172,7 +172,7 @@ def unpack_piece(content: memoryview) -> Piece:
     data = zlib.decompress(data) if packed else data
     if width not in (1, 2, 4, 8) or len(data) != count * width:
         raise ValueError("an order has another length than it says")
-    return Piece(epoch, start, _numbers({1: "B", 2: "H", 4: "I", 8: "Q"}[width], data))
+    return _Piece(epoch, start, _numbers({1: "B", 2: "H", 4: "I", 8: "Q"}[width], data))
 
 
 def unpack_batches(content: memoryview) -> Batches:

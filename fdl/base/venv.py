@@ -35,7 +35,8 @@ def locate(name: str, path: str, cwd: str) -> str | None:
 def project_prefix(directory: str, variables: Mapping[str, str]) -> str:
     """The nearest ``.venv`` above, as for commands; else the activated one, else our own.
 
-    ``poetry run`` activates an environment of its own, and ``pixi run`` one of conda.
+    ``poetry run`` activates an environment of its own, and ``pixi run`` one of conda. Both may be
+    activated, as with ``pixi run`` in the shell of another environment.
 
     Args:
         directory: The folder to look from.
@@ -48,8 +49,18 @@ def project_prefix(directory: str, variables: Mapping[str, str]) -> str:
             return candidate
         parent = os.path.dirname(folder)
         if parent == folder:
-            return variables.get("VIRTUAL_ENV") or variables.get("CONDA_PREFIX") or sys.prefix
+            return _activated(variables) or sys.prefix
         folder = parent
+
+
+def _activated(variables: Mapping[str, str]) -> str | None:
+    """The activated environment; of two, the one that ``PATH`` names first."""
+    names = ("VIRTUAL_ENV", "CONDA_PREFIX")
+    found = [variables[name] for name in names if variables.get(name)]
+    folders = variables.get("PATH", "").split(os.pathsep)
+    programs = [os.path.dirname(python_of(prefix)) for prefix in found]
+    places = [folders.index(one) if one in folders else len(folders) for one in programs]
+    return found[places.index(min(places))] if found else None
 
 
 def python_of(prefix: str) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fdl.manifest.select.project import Project
     from fdl.plan.planner import Host
     from fdl.run.step import Step, Where
+    from fdl.run.sweeps.request import Request
 
 
 _USAGE = "fdl [OPTIONS] COMMAND [ARGS]"
@@ -170,26 +171,41 @@ def _from_manifest(project: Project | None, invocation: Invocation, host: Host |
 
     if env is not None:
         project = project.under(env)
-    exported, append = invocation.exported(), invocation.append
-    place = (
-        host.replaced(exported=exported, append=append) if host else here(exported, append=append)
-    )
-    if not invocation.help:
-        work = invocation.work
-        behind = {word.partition("=")[0] for word in words}
-        if work.wants_sweep() or not behind.isdisjoint(("--each", "--on", "--sync")):
-            from fdl.run.sweeps.execute import begin, without_flags
+    place = here(invocation.exported(), append=invocation.append, host=host)
+    if invocation.help:
+        return _one(project, invocation, place, host)
+    project, invocation, request = _without_flags(project, invocation)
+    work, dry_run = invocation.work, invocation.dry_run
+    if request is not None:
+        from fdl.run.sweeps.execute import begin
 
-            project = project if invocation.dry_run else project.copying()
-            words, work, request = without_flags(project, words, work)
-            _warn(project)
-            if request is not None:
-                dry_run, as_json = invocation.dry_run, invocation.json
-                return begin(project, request, place, dry_run=dry_run, as_json=as_json)
-            invocation = invocation.replaced(tokens=words, work=work)
-        if work.on or work.jobs or work.gpus_each:
-            return _carry_out(*_several(project, invocation, place), project, invocation)
-    selected = project.select(words, help_wanted=invocation.help, help_word=invocation.help_word)
+        return begin(project, request, place, dry_run=dry_run, as_json=invocation.json)
+    if work.on or work.jobs or work.gpus_each:
+        return _carry_out(*_several(project, invocation, place), project, invocation)
+    return _one(project, invocation, place, host)
+
+
+def _without_flags(
+    project: Project, invocation: Invocation
+) -> tuple[Project, Invocation, Request | None]:
+    """The command without the flags of a run behind it, and the sweep that they ask for."""
+    words, work = invocation.tokens, invocation.work
+    behind = {word.partition("=")[0] for word in words}
+    if not work.wants_sweep() and behind.isdisjoint(("--each", "--on", "--sync")):
+        return project, invocation, None
+    from fdl.run.sweeps.execute import without_flags
+
+    project = project if invocation.dry_run else project.copying()
+    words, work, request = without_flags(project, words, work)
+    _warn(project)
+    return project, invocation.replaced(tokens=words, work=work), request
+
+
+def _one(project: Project, invocation: Invocation, place: Host, host: Host | None) -> int:
+    """Run one command line, or show the page that it asks for."""
+    selected = project.select(
+        invocation.tokens, help_wanted=invocation.help, help_word=invocation.help_word
+    )
     if not selected.runs:
         _warn(project)
         return _explain(selected, project, invocation, host)

@@ -6,27 +6,13 @@ Imported on the warm path: nothing beyond our own error classes.
 from __future__ import annotations
 
 from fdl.base.errors import UsageError
-from fdl.base.global_flags import VALUED, Work
+from fdl.base.global_flags import ANYWHERE, SPELLINGS, Work
 from fdl.base.light_record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
-
-# Flags that count wherever they stand: flag -> name of the value, and the value.
-_ANYWHERE: dict[str, tuple[str, object]] = {
-    "-q": ("verbosity", 0), "--quiet": ("verbosity", 0),
-    "-v": ("verbosity", 2), "-vv": ("verbosity", 3), "-vvv": ("verbosity", 4),
-    "--ansi": ("color", True), "--no-ansi": ("color", False), "--no-append": ("append", False),
-    "-h": ("help", True), "--help": ("help", True),
-}  # fmt: skip
-# Behind the command these belong to the command: programs have their own dry runs.
-_BEFORE: dict[str, tuple[str, object]] = {
-    "-n": ("dry_run", True), "--dry-run": ("dry_run", True), "--json": ("json", True),
-    "-y": ("yes", True), "--yes": ("yes", True),
-}  # fmt: skip
-_OF_WORK = {"--force": "force", "--zip": "zip", "--sync": "sync"}
 
 
 class Invocation(Record):
@@ -94,19 +80,18 @@ def scan(argv: Sequence[str]) -> Invocation:
     helped = 0
     for token in words:
         flag, equals, value = token.partition("=")
-        if token in _ANYWHERE or (not tokens and token in _BEFORE):
-            name, said = _ANYWHERE.get(token) or _BEFORE[token]
-            if name == "color" and found.get(name) is (not said):
+        one = SPELLINGS.get(token)
+        counts = one is not None and not one.needs and (not tokens or one.place == ANYWHERE)
+        if one and counts and one.field in Invocation.field_names:
+            if one.field == "color" and found.get(one.field) is (not one.value):
                 raise UsageError("`--ansi` and `--no-ansi` are mutually exclusive")
-            if name == "help" and name not in found:
+            if one.field == "help" and one.field not in found:
                 helped = len(tokens)
-            found[name] = said
+            found[one.field] = one.value
         elif flag == "--env":
             found["env"] = _environment(found.get("env"), value if equals else next(words, None))
-        elif not tokens and flag in VALUED:
-            work = work.given(flag, value if equals else next(words, None))
-        elif not tokens and token in _OF_WORK:
-            work = work.replaced(**{_OF_WORK[token]: True})
+        elif not tokens and (more := work.taken(token, words)):
+            work = more
         else:
             tokens.append(token)
     found["version"] = tokens[:1] in (["-V"], ["--version"])

@@ -2,10 +2,6 @@
 
 An archive is refused as a whole if one of its members could reach outside the target, overwrite
 another member, or is not a file, a folder or a link. This holds for unwanted members too.
-
-Publishers print SHA-256. On processors without instructions for it, it takes a quarter of the time
-of an installation. Without a publisher's digest, a digest is only compared with one that was
-computed here before. BLAKE3 does that as safely and about eight times as fast.
 """
 
 from __future__ import annotations
@@ -26,45 +22,12 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, NamedTuple, get_args
+from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
 from fdl.base.errors import FetchError
 from fdl.base.progress import Progress
 from fdl.base.units import size_text
-
-Algorithm = Literal["blake3", "sha256"]
-
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
-
-
-class Digest(NamedTuple):
-    """A digest of a file.
-
-    Attributes:
-        algorithm: The algorithm that computed it.
-        value: In hexadecimal, lower case.
-    """
-
-    algorithm: Algorithm
-    value: str
-
-    def __str__(self) -> str:
-        return f"{self.algorithm.upper()} {self.value}"
-
-
-def digest_of(file: Path, algorithm: Algorithm) -> Digest:
-    """The digest of a file.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    if algorithm == "blake3":
-        from blake3 import blake3
-
-        return Digest(algorithm, blake3().update_mmap(file).hexdigest())
-    with file.open("rb") as stream:
-        return Digest(algorithm, hashlib.file_digest(stream, algorithm).hexdigest())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,13 +200,13 @@ class Unpacked:
     Attributes:
         files: Number of files and links.
         bytes: Their total size.
-        digest: Digest of the whole archive.
+        sha256: SHA-256 of the whole archive, in hexadecimal.
         url: The origin of the archive: an address, or the path of a file.
     """
 
     files: int
     bytes: int
-    digest: Digest
+    sha256: str
     url: str
 
 
@@ -254,7 +217,6 @@ class Job:
     target: Path
     select: Select
     sha256: str | None
-    algorithm: Algorithm
     progress: Progress
     options: Options
 
@@ -278,16 +240,17 @@ class Job:
         with _listed(source, where) as opened:
             members = _plan(opened, self.select, self.options)
             rest(sum(-(-info.file_size // _BLOCK) * _BLOCK for info, _ in members))
-            digest = digest_of(archive, "sha256" if self.sha256 else self.algorithm)
-            if self.sha256 and digest.value != self.sha256.lower():
+            with archive.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            if self.sha256 and sha256 != self.sha256.lower():
                 raise ArchiveError(
-                    f"{where} is not the archive that is expected: its SHA-256 is {digest.value} "
+                    f"{where} is not the archive that is expected: its SHA-256 is {sha256} "
                     f"and has to be {self.sha256.lower()}",
                     hint="nothing was installed; type the same command again, and if the digest "
                     "stays wrong, do not use that source",
                 )
             _write(opened, members, self.target, self.progress)
-        return Unpacked(len(members), sum(info.file_size for info, _ in members), digest, where)
+        return Unpacked(len(members), sum(info.file_size for info, _ in members), sha256, where)
 
 
 def unpack_file(
@@ -296,7 +259,6 @@ def unpack_file(
     *,
     select: Select,
     sha256: str | None = None,
-    algorithm: Algorithm = "blake3",
     progress: Progress,
     options: Options = Options(),
 ) -> Unpacked:
@@ -308,7 +270,7 @@ def unpack_file(
         FetchError: The archive cannot be read, is damaged, is unsafe, has another digest than
             expected, or the disk is full.
     """
-    job = Job(target, select, sha256, algorithm, progress, options)
+    job = Job(target, select, sha256, progress, options)
     try:
         with archive.open("rb") as file:
             return job.unpack(

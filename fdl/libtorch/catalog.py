@@ -196,6 +196,12 @@ class Choice:
     uncovered: tuple[Gpu, ...] = ()
     outdated: bool = False
 
+    @property
+    def left_out(self) -> str:
+        """A note about the GPUs that it has no code for."""
+        names = ", ".join(gpu.label for gpu in self.uncovered)
+        return f"no archive has code for all GPUs; {self.artifact.variant} leaves out {names}"
+
 
 def default_version() -> str:
     """The default torch version."""

@@ -32,7 +32,6 @@ from fdl.base.output import note
 from fdl.base.progress import Progress
 from fdl.libtorch.archive import (
     ENDING,
-    Algorithm,
     ArchiveError,
     ChangedError,
     Job,
@@ -174,13 +173,11 @@ class Answer:
     Attributes:
         response: The answer itself.
         start: Offset in the file where the body begins.
-        whole: Whether the body is the whole file, as from servers without ranges.
         version: The state of the file.
     """
 
     response: httpx2.Response
     start: int
-    whole: bool
     version: Version
 
     def blocks(self) -> Iterator[bytes]:
@@ -282,15 +279,14 @@ def _interpret(response: httpx2.Response, where: str, known: Version) -> Answer:
             f"{where} answers with a web page and not with an archive",
             hint="a proxy or a log-in page may stand between; open the address in a browser",
         )
-    whole = status == HTTPStatus.OK
-    if whole:
+    if status == HTTPStatus.OK:
         match = re.fullmatch(r"()(\d*)", headers.get("Content-Length", ""))
     else:
         match = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", headers.get("Content-Range", ""))
     if match is None:
         raise UnreachableError(f"{where} answers with an invalid range")
     version = Version(headers.get("ETag", ""), headers.get("Last-Modified", ""), int(match[2] or 0))
-    return Answer(response, int(match[1] or 0), whole, version)
+    return Answer(response, int(match[1] or 0), version)
 
 
 @cache
@@ -349,7 +345,6 @@ def unpack_url(
     select: Select,
     part: Path,
     sha256: str | None = None,
-    algorithm: Algorithm = "blake3",
     progress: Progress,
     environ: Mapping[str, str],
     options: Options = Options(),  # noqa: B008 - frozen
@@ -372,7 +367,6 @@ def unpack_url(
         part: Path of the part file, which exists until the archive is unpacked. Its journal is in
             the same folder.
         sha256: The expected digest of the archive; None for any.
-        algorithm: The digest to compute if none is expected.
         progress: Receives how much of the archive is there, then how much is unpacked.
         environ: The environment variables; those of proxies are taken from this process.
         options: Sizes, times and limits.
@@ -382,7 +376,7 @@ def unpack_url(
         FetchError: No address provides the archive; it is damaged, unsafe, or has another digest
             than expected; or the disk is full.
     """
-    job = Job(target, select, sha256, algorithm, progress, options)
+    job = Job(target, select, sha256, progress, options)
     # An address with a part file from an earlier call comes first.
     parts = sorted((Part(part, url) for url in urls), key=lambda one: not one.version.length)
     failures: list[FetchError] = []

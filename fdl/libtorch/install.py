@@ -184,6 +184,8 @@ def _install(store: Store, source: Source, locked: bool, environ: Mapping[str, s
 def _bench(
     store: Store, staging: Path, source: Source, trust: Trust, environ: Mapping[str, str]
 ) -> Bench:
+    # An invalid lock file is refused before anything is downloaded.
+    trust.read()
     return Bench(staging, store.cache / "downloads" / source.slot, trust, environ)
 
 

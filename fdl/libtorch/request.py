@@ -252,29 +252,23 @@ def _explain(choice: Choice, found: Nvidia, gpus: Sequence[Gpu]) -> tuple[tuple[
         )
     if not choice.uncovered:
         return tuple(notes), ""
-    left = ", ".join(_shown(gpu) for gpu in choice.uncovered)
-    notes.append(f"no archive has code for all GPUs; {choice.artifact.variant} leaves out {left}")
-    return tuple(notes), build_command(gpus)
+    return (*notes, choice.left_out), build_command(gpus)
 
 
 def _about_gpus(found: Nvidia, gpus: Sequence[Gpu]) -> tuple[str, ...]:
     if not gpus:
         return ("no NVIDIA GPU found, so it is the variant for the processor",)
-    shown = ", ".join(_shown(gpu) for gpu in gpus)
+    shown = ", ".join(gpu.label for gpu in gpus)
     hidden = len(found.gpus) - len(found.visible)
     if not hidden:
         return (f"chosen for {shown}",)
     why = f"CUDA_VISIBLE_DEVICES={found.restriction or ''}"
     if found.restriction is None:
-        names = ", ".join(_shown(gpu) for gpu in found.gpus if not gpu.visible)
+        names = ", ".join(gpu.label for gpu in found.gpus if not gpu.visible)
         return (f"chosen for {shown}; MIG mode is on without slices for {names}",)
     if not found.visible:
         return (f"chosen for {shown}, although {why} hides them all",)
     return (f"chosen for {shown}; {why} hides {hidden} more",)
-
-
-def _shown(gpu: Gpu) -> str:
-    return f"[{gpu.index}] {gpu.name} ({gpu.sm})"
 
 
 def _check_address(text: str) -> None:

@@ -30,7 +30,7 @@ from fdl.libtorch.layout import Contents
 from fdl.libtorch.trust import Trust
 
 if TYPE_CHECKING:
-    from fdl.libtorch.archive import Algorithm, Unpacked
+    from fdl.libtorch.archive import Unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +122,12 @@ def slot(kind: str, name: str) -> str:
     return f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
-def unpack(
-    file: Path,
-    folder: Path,
-    select: Callable[[str], str | None],
-    algorithm: Algorithm = "blake3",
-) -> Unpacked:
+def unpack(file: Path, folder: Path, select: Callable[[str], str | None]) -> Unpacked:
     """Unpack an archive on this machine, and show the progress."""
     from fdl.libtorch.archive import unpack_file
 
     with Progress(f"unpacking {file.name}") as progress:
-        return unpack_file(file, folder, select=select, algorithm=algorithm, progress=progress)
+        return unpack_file(file, folder, select=select, progress=progress)
 
 
 def finish(folder: Path, wanted: Wanted, where: str, bench: Bench, links: Path | None) -> Contents:
@@ -151,8 +146,8 @@ def finish(folder: Path, wanted: Wanted, where: str, bench: Bench, links: Path |
         wheels = pip.download(needed, into, links=links, environ=bench.environ)
         for index, file in enumerate(wheels):
             room = bench.room(f"nvidia-{index}")
-            unpacked = unpack(file, room, layout.place_nvidia, bench.trust.algorithm(file.name))
-            bench.trust.check(file.name, unpacked.digest, file.name)
+            unpacked = unpack(file, room, layout.place_nvidia)
+            bench.trust.check(file.name, unpacked.sha256, file.name)
             for library in sorted(room.glob("lib/*")):
                 library.rename(folder / "lib" / library.name)
     return contents
@@ -299,7 +294,6 @@ def _stage_official(artifact: Artifact, contents: Contents, bench: Bench) -> tup
             folder,
             bench,
             sha256=artifact.sha256,
-            algorithm=bench.trust.algorithm(artifact.path),
         )
     except UnreachableError as problem:
         line = f"fdl libtorch install {artifact.variant} --source wheel"
@@ -307,9 +301,9 @@ def _stage_official(artifact: Artifact, contents: Contents, bench: Bench) -> tup
         raise UnreachableError(problem.message, hint=hint) from None
     where = shown(unpacked.url)
     if artifact.sha256:
-        bench.trust.record(artifact.path, unpacked.digest)
+        bench.trust.record(artifact.path, unpacked.sha256)
     else:
-        bench.trust.check(artifact.path, unpacked.digest, where)
+        bench.trust.check(artifact.path, unpacked.sha256, where)
     if layout.installed_version(folder):
         found = layout.settle(folder, artifact.variant, where)
         Wanted(artifact.torch, artifact.variant).require(found, where)
@@ -328,9 +322,8 @@ def address(url: str, wanted: Wanted) -> Source:
 
     def stage(bench: Bench) -> tuple[Path, Contents]:
         folder = bench.room("libtorch")
-        algorithm = bench.trust.algorithm(name)
-        unpacked = _fetch(source.title, [url], folder, bench, sha256=None, algorithm=algorithm)
-        bench.trust.check(name, unpacked.digest, place)
+        unpacked = _fetch(source.title, [url], folder, bench, sha256=None)
+        bench.trust.check(name, unpacked.sha256, place)
         return folder, finish(folder, wanted, place, bench, links=None)
 
     source = Source(
@@ -379,8 +372,8 @@ def _stage_package(
     into = bench.keep(f"torch-{offer().version}")
     file = pip.download([requirement], into, dependencies=False, environ=bench.environ)[-1]
     folder = bench.room("libtorch")
-    unpacked = unpack(file, folder, layout.place, bench.trust.algorithm(file.name))
-    bench.trust.check(file.name, unpacked.digest, file.name)
+    unpacked = unpack(file, folder, layout.place)
+    bench.trust.check(file.name, unpacked.sha256, file.name)
     return folder, finish(folder, wanted, file.name, bench, links=None)
 
 
@@ -391,7 +384,6 @@ def _fetch(
     bench: Bench,
     *,
     sha256: str | None,
-    algorithm: Algorithm,
 ) -> Unpacked:
     from fdl.libtorch.download import unpack_url
 
@@ -402,7 +394,6 @@ def _fetch(
             select=layout.place,
             part=bench.keep("archive") / "archive.part",
             sha256=sha256,
-            algorithm=algorithm,
             progress=progress,
             environ=bench.environ,
             typed=join(["fdl", *map(shown, sys.argv[1:])]),

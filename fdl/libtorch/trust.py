@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from fdl.base.errors import LibtorchError
 from fdl.base.output import note
 from fdl.libtorch.active import LOCK_FILE
-from fdl.libtorch.archive import ALGORITHMS, Algorithm, Digest
 from fdl.libtorch.store import Store
 
 _VERSION = 1
@@ -29,17 +28,17 @@ class Trust:
         store: The store.
         records: Whether to record digests that are seen for the first time.
         locked: Whether to refuse them.
-        seen: What was compared or recorded by this value: name -> digest.
+        seen: What was compared or recorded by this value: name -> SHA-256.
     """
 
     store: Store
     records: bool = True
     locked: bool = False
-    seen: dict[str, Digest] = field(default_factory=dict)
+    seen: dict[str, str] = field(default_factory=dict)
 
     def holds(self, recorded: str) -> bool:
         """Whether every file in a text of :attr:`files` still has that digest in the lock file."""
-        known = {f"{name} {entry.digest}" for name, entry in self._read().items()}
+        known = {f"{name} {entry.sha256}" for name, entry in self.read().items()}
         return bool(recorded) and known.issuperset(recorded.split("; "))
 
     @property
@@ -54,73 +53,71 @@ class Trust:
         Raises:
             LibtorchError: The lock file is invalid.
         """
-        return list(self._read())
+        return list(self.read())
 
-    def check(self, name: str, digest: Digest, url: str) -> None:
+    def check(self, name: str, sha256: str, url: str) -> None:
         """Compare a download with the earlier one; the first time, record its digest.
 
         The name does not depend on the server: a path below a base address, or a file name. The
-        digest has the algorithm of :meth:`algorithm`, and the message contains the ``url``.
+        message contains the ``url``.
 
         Raises:
             LibtorchError: The digest differs, or the file cannot be read or written.
         """
-        found = self._read().get(name)
-        known = found.digest if found else None
-        self.seen[name] = digest
+        found = self.read().get(name)
+        known = found.sha256 if found else None
+        self.seen[name] = sha256
         if known is None and self.locked:
             raise LibtorchError(
                 f"{self.store.root / LOCK_FILE} has no digest of {name}",
                 hint="install it once without --locked, and commit that file",
             )
-        if found and known == digest:
+        if found and known == sha256:
             note(f"{name} is the file that was recorded {found.age()}")
-        if known is not None and known != digest:
+        if known is not None and known != sha256:
             raise LibtorchError(
-                f"{url} is not what it was before: its digest is {digest}, "
+                f"{url} is not what it was before: its SHA-256 is {sha256}, "
                 f"and {self.store.root / LOCK_FILE} records {known} for {name}",
                 hint="if its publisher has really replaced it, delete the entry from that file "
                 "and type the command again",
             )
         if known is None:
-            self.record(name, digest)
+            self.record(name, sha256)
 
-    def algorithm(self, name: str) -> Algorithm:
-        """The algorithm of the digest, so that it can be compared with the recorded one.
-
-        Raises:
-            LibtorchError: The lock file is invalid.
-        """
-        known = self._read().get(name)
-        return known.digest.algorithm if known else "blake3"
-
-    def record(self, name: str, digest: Digest) -> None:
+    def record(self, name: str, sha256: str) -> None:
         """Record a digest; it replaces an earlier one.
 
         Raises:
             LibtorchError: The file cannot be read or written.
         """
-        self.seen[name] = digest
+        self.seen[name] = sha256
         if self.locked:
-            self.check(name, digest, name)
+            self.check(name, sha256, name)
         if self.locked or not self.records:
             return
         file = self.store.root / LOCK_FILE
         with self.store.hold("trust", f"writing {file}"):
-            known = self._read()
+            known = self.read()
             today = datetime.now(UTC).date()
-            same = name in known and known[name].digest == digest
-            entries = known if same else {**known, name: _Entry(digest, today)}
+            same = name in known and known[name].sha256 == sha256
+            entries = known if same else {**known, name: _Entry(sha256, today)}
             files = {one: entry.as_json() for one, entry in entries.items()}
             document = {"version": _VERSION, "files": files}
             self.store.write(file, json.dumps(document, indent=2, sort_keys=True) + "\n")
 
-    def _read(self) -> Mapping[str, _Entry]:
+    def read(self) -> Mapping[str, _Entry]:
+        """The recorded digests.
+
+        Raises:
+            LibtorchError: The lock file is invalid.
+        """
         file = self.store.root / LOCK_FILE
         try:
-            document = json.loads(file.read_text(encoding="utf-8"))
+            text = file.read_text(encoding="utf-8")
+            document = json.loads(text)
             if document["version"] == _VERSION:
-                return {name: _entry(entry) for name, entry in document["files"].items()}
+                self._require_sha256(text, document["files"])
+                return {name: _entry(**entry) for name, entry in document["files"].items()}
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -132,11 +129,25 @@ class Trust:
             hint="restore it from version control, or delete it to trust what comes next",
         )
 
+    def _require_sha256(self, text: str, files: Mapping[str, Mapping[str, Any]]) -> None:
+        """Refuse an entry with a digest of another algorithm; the message names its line."""
+        for name, entry in files.items():
+            others = sorted(entry.keys() - {"sha256", "recorded"})
+            if not others:
+                continue
+            after = text.index(f'"{others[0]}"', text.index(json.dumps(name)))
+            line = text.count("\n", 0, after) + 1
+            raise LibtorchError(
+                f"{self.store.root / LOCK_FILE}:{line}: {name} has "
+                f"`{others[0]}`, and fdl compares only `sha256`",
+                hint="delete this entry, and record its SHA-256 again: fdl libtorch install",
+            )
+
 
 class _Entry(NamedTuple):
     """A recorded digest, and when it was recorded; None for a user's own entry."""
 
-    digest: Digest
+    sha256: str
     recorded: date | None
 
     def age(self) -> str:
@@ -147,14 +158,8 @@ class _Entry(NamedTuple):
 
     def as_json(self) -> dict[str, str]:
         since = {"recorded": self.recorded.isoformat()} if self.recorded else {}
-        return {self.digest.algorithm: self.digest.value, **since}
+        return {"sha256": self.sha256, **since}
 
 
-def _entry(entry: Mapping[str, Any]) -> _Entry:
-    """An entry: ``{"blake3": …}``, or ``{"sha256": …}`` if a user wrote that, with its date."""
-    kept = dict(entry)
-    since = kept.pop("recorded", None)
-    ((named, value),) = kept.items()
-    (algorithm,) = (one for one in ALGORITHMS if one == named)
-    recorded = date.fromisoformat(since) if since else None
-    return _Entry(Digest(algorithm, str(value).lower()), recorded)
+def _entry(sha256: str, recorded: str | None = None) -> _Entry:
+    return _Entry(sha256.lower(), date.fromisoformat(recorded) if recorded else None)

@@ -192,6 +192,11 @@ def findings(facts: Facts) -> list[Finding]:
     return sorted(found, key=lambda one: (_ORDER_OF_SEVERITY.index(one.severity), one.code))
 
 
+def not_chosen(found: list[Finding]) -> list[Finding]:
+    """The findings about project and machine: ``fdl setup`` chooses libtorch and torch itself."""
+    return [one for one in found if one.code < "FDL3" and one.severity != "info"]
+
+
 def _finding(name: str, message: str, remedy: str = "") -> Finding:
     code = CODES[name]
     return Finding(

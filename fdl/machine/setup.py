@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from rich.console import Group
 from rich.table import Table
@@ -16,7 +16,7 @@ from fdl.base.tables import headed, lines, pairs, table
 from fdl.libtorch.install import install
 from fdl.libtorch.request import Request, decide
 from fdl.libtorch.store import Store
-from fdl.machine.setup_plan import Activate, Facts, Install, Plan as Setup, Program
+from fdl.machine.setup_plan import Activate, Install, Plan as Setup, Program, SetupFacts
 from fdl.plan.container import compose_inputs
 from fdl.plan.value import Plan
 from fdl.run.execute import start
@@ -95,7 +95,7 @@ def _plan(step: Program, environ: Mapping[str, str]) -> Plan:
 _GIB = 1 << 30
 
 
-def machine(facts: Facts) -> Table:
+def machine(facts: SetupFacts) -> Table:
     """The machine, as lines."""
     system = facts.system
     memory = f", {round(system.memory / _GIB)} GB of memory" if system.memory else ""
@@ -111,7 +111,7 @@ def machine(facts: Facts) -> Table:
     elif facts.nvidia.driver:
         rows.append(("Driver", facts.nvidia.driver))
     if facts.needs_libtorch:
-        rows.append(("libtorch", facts.active.id if facts.active else "none in use"))
+        rows.append(("libtorch", facts.stock.active.id if facts.stock.active else "none in use"))
     if facts.project:
         rows.append(("Project", str(facts.project.root)))
     return pairs(rows, "bold")
@@ -132,18 +132,12 @@ def following(plan: Setup) -> Group:
     return headed([("Next:", table(rows, styles=("cyan", "dim"), wrap=(1,)))])
 
 
-def troubles(facts: Facts) -> Iterator[tuple[str, str]]:
-    """The reasons why GPUs may be missing, each with its remedy."""
-    for one in facts.nvidia.troubles:
-        yield one.message, one.remedy
-
-
-def _docker(facts: Facts) -> str:
+def _docker(facts: SetupFacts) -> str:
     known = facts.system.docker
     return "this is a container" if known == "container" else known or "not installed"
 
 
-def _python(facts: Facts) -> str:
+def _python(facts: SetupFacts) -> str:
     lacks = "" if facts.has_toolchain else "; cannot make virtual environments"
     return f"{facts.system.python} ({facts.system.executable}){lacks}"
 

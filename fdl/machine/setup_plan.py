@@ -8,12 +8,12 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from fdl.base.compose_file import services
 from fdl.base.errors import FdlError, LibtorchError
-from fdl.base.hardware import Gpu, Nvidia, System, nvidia, system
+from fdl.base.hardware import Gpu
 from fdl.base.shell_words import join
 from fdl.base.terminal import Questions
 from fdl.base.venv import python_of, site_packages
@@ -21,6 +21,7 @@ from fdl.libtorch.active import CPU_ID, Variant
 from fdl.libtorch.catalog import (
     CPU,
     Artifact,
+    Choice,
     archs_argument,
     artifacts,
     build_command,
@@ -31,8 +32,7 @@ from fdl.libtorch.catalog import (
     this_platform,
 )
 from fdl.libtorch.layout import WHEELS, cuda_variant
-from fdl.libtorch.store import Store, needed_by
-from fdl.machine.facts import find as project_environment
+from fdl.machine.facts import Facts, find as project_environment, survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,37 +124,28 @@ class ProjectFacts:
     venv_torch_is_cpu: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """All facts for the plan.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupFacts(Facts):
+    """The facts that ``fdl diagnose`` judges, and what a setup chooses from.
 
     Attributes:
-        system: The machine.
-        nvidia: Its GPUs and their driver.
-        root: The project's folder, or the working directory without a project.
-        torch: The torch version of the variants to install.
-        archives: The archives of that version for this platform.
+        archives: The archives of the default torch version for this platform.
         no_archives: Why there are none; None if there are some.
-        installed: The variants of the store.
-        active: The active variant; None for none.
         makes_venvs: Whether this interpreter can make virtual environments with pip.
         own_pip: Whether this interpreter has pip.
         project: The project; None if the user's store is to be prepared.
-        needs_libtorch: Whether the project uses libtorch; True for the user's store.
     """
 
-    system: System
-    nvidia: Nvidia
-    root: Path
-    torch: str
     archives: tuple[Artifact, ...] = ()
     no_archives: LibtorchError | None = None
-    installed: tuple[Variant, ...] = ()
-    active: Variant | None = None
     makes_venvs: bool = True
     own_pip: bool = True
     project: ProjectFacts | None = None
-    needs_libtorch: bool = True
+
+    @property
+    def needs_libtorch(self) -> bool:
+        """Whether the project uses libtorch; True for the user's store."""
+        return self.stock.store.scope == "global" or bool(self.stock.needed_by)
 
     @property
     def has_docker(self) -> bool:
@@ -172,27 +163,23 @@ class Facts:
         return self.makes_venvs or self.has_uv
 
 
-def gather(store: Store, environ: Mapping[str, str]) -> Facts:
-    """Gather facts about the machine, the store and the store's project."""
+def gather(start: str, environ: Mapping[str, str]) -> SetupFacts:
+    """Gather facts about the machine and the project of the folder ``start``."""
     archives: tuple[Artifact, ...] = ()
     no_archives = None
     try:
         archives = tuple(artifacts(default_version(), this_platform()))
     except LibtorchError as error:
         no_archives = error
-    return Facts(
-        system=system(environ),
-        nvidia=nvidia(environ),
-        root=store.root if store.scope == "project" else Path.cwd(),
-        torch=default_version(),
+    found = survey(start, environ, None)
+    store = found.stock.store
+    return SetupFacts(
+        **{one.name: getattr(found, one.name) for one in fields(found)},
         archives=archives,
         no_archives=no_archives,
-        installed=tuple(store.installed()),
-        active=store.active,
         makes_venvs=_has("venv") and _has("ensurepip"),
         own_pip=_has("pip"),
         project=_project(store.root) if store.scope == "project" else None,
-        needs_libtorch=store.scope == "global" or bool(needed_by(store.root)),
     )
 
 
@@ -237,7 +224,7 @@ class Outcome:
     hint: str = ""
 
 
-def decide(facts: Facts, questions: Questions, *, force: bool) -> Outcome:
+def decide(facts: SetupFacts, questions: Questions, *, force: bool) -> Outcome:
     """Choose the variants to install and the one to activate.
 
     A project that does not use libtorch gets none. An active CUDA variant stays, unless ``force``
@@ -249,7 +236,7 @@ def decide(facts: Facts, questions: Questions, *, force: bool) -> Outcome:
         # torch's Python package comes for the same CUDA versions.
         fitting = Outcome() if facts.no_archives else _for_gpus(facts, Questions(on=False))
         return replace(fitting, steps=(), hint="")
-    active = facts.active
+    active = facts.stock.active
     if active is not None and (active.cuda or active.id.startswith("builds/")) and not force:
         kept = f"{active.id} is active and stays"
         again = f"{active.id} is active. Install libtorch again?"
@@ -271,7 +258,7 @@ def decide(facts: Facts, questions: Questions, *, force: bool) -> Outcome:
     return replace(chosen, steps=(used, *chosen.steps))
 
 
-def require_driver(facts: Facts, questions: Questions, what: str, decision: str) -> None:
+def require_driver(facts: SetupFacts, questions: Questions, what: str, decision: str) -> None:
     """Choose no build for a GPU whose driver fails, unless the user wants that for the processor.
 
     Args:
@@ -296,7 +283,7 @@ def require_driver(facts: Facts, questions: Questions, what: str, decision: str)
     )
 
 
-def _for_gpus(facts: Facts, questions: Questions) -> Outcome:
+def _for_gpus(facts: SetupFacts, questions: Questions) -> Outcome:
     """The steps that serve the GPUs; none without GPUs, or if the user wants none."""
     gpus = facts.nvidia.counted
     if failure := facts.nvidia.failure:
@@ -318,29 +305,27 @@ def _for_gpus(facts: Facts, questions: Questions) -> Outcome:
     notes = (outdated,) if choice.outdated else ()
     if not choice.uncovered:
         return Outcome((Install(best.variant, activate=True),), best.cuda, notes)
-    own = _build_for(gpus, facts.installed)
+    own = _build_for(gpus, facts.stock.installed)
     if own is not None:
         note = f"{own.id} has code for every GPU, so it is used"
         return Outcome((Activate(own.id),), own.cuda, (*notes, note))
-    return _for_mixed_gpus(facts, gpus, choice.uncovered, best, notes, questions)
+    return _for_mixed_gpus(facts, gpus, choice, notes, questions)
 
 
 def _for_mixed_gpus(
-    facts: Facts,
+    facts: SetupFacts,
     gpus: Sequence[Gpu],
-    uncovered: Sequence[Gpu],
-    best: Artifact,
+    choice: Choice,
     notes: tuple[str, ...],
     questions: Questions,
 ) -> Outcome:
     """No archive has code for all GPUs: ask the user, or take the best one available."""
     archs = archs_argument(gpus)
     build = build_command(gpus)
-    left = ", ".join(f"[{gpu.index}] {gpu.name} ({gpu.sm})" for gpu in uncovered)
-    note = f"no archive has code for all GPUs; {best.variant} leaves out {left}"
+    best = choice.artifact
     if not questions.on:
         step = Install(best.variant, activate=True)
-        return Outcome((step,), best.cuda, (*notes, note), build)
+        return Outcome((step,), best.cuda, (*notes, choice.left_out), build)
     offered = sorted(
         (one for one in facts.archives if one.cuda), key=lambda one: one.variant, reverse=True
     )
@@ -356,7 +341,8 @@ def _for_mixed_gpus(
         return Outcome(notes=notes, hint=build)
     if answer == 0:
         argv = (sys.executable, "-P", "-m", "fdl", "libtorch", "build", "--archs", archs)
-        job = Program(argv, facts.root, optional=True, consequence="what was in use stays in use")
+        root = facts.project.root if facts.project else Path.cwd()
+        job = Program(argv, root, optional=True, consequence="what was in use stays in use")
         return Outcome((job,), best.cuda, notes)
     taken = offered[answer - 1]
     return Outcome((Install(taken.variant, activate=True),), taken.cuda, notes, build)
@@ -376,11 +362,13 @@ def _build_for(gpus: Sequence[Gpu], installed: Sequence[Variant]) -> Variant | N
     return None
 
 
-def _without_archives(facts: Facts) -> Outcome:
+def _without_archives(facts: SetupFacts) -> Outcome:
     """Use torch's Python package for other processors on Linux; elsewhere nothing is available."""
     problem = facts.no_archives
-    if facts.active is not None:
-        return Outcome(cuda=facts.active.cuda, notes=(f"{facts.active.id} is active and stays",))
+    if facts.stock.active is not None:
+        return Outcome(
+            cuda=facts.stock.active.cuda, notes=(f"{facts.stock.active.id} is active and stays",)
+        )
     if sys.platform != "linux" or problem is None:
         return Outcome(
             notes=(problem.message,) if problem else (), hint=problem.hint if problem else ""
@@ -390,10 +378,11 @@ def _without_archives(facts: Facts) -> Outcome:
     return Outcome((Install(variant, activate=True, source="wheel"),), None, (note,))
 
 
-def _cpu(facts: Facts, *, force: bool) -> list[Step]:
+def _cpu(facts: SetupFacts, *, force: bool) -> list[Step]:
     """The CPU variant, unless it is installed already."""
     there = any(
-        one.id == CPU_ID and one.facts.get("torch") == facts.torch for one in facts.installed
+        one.id == CPU_ID and one.facts.get("torch") == default_version()
+        for one in facts.stock.installed
     )
     return [] if there and not force else [Install(CPU, activate=False)]
 
@@ -421,7 +410,7 @@ def images(project: ProjectFacts, *, cuda: bool) -> Iterator[Program]:
 
 
 def require_choice(
-    facts: Facts, project: ProjectFacts, questions: Questions, environ: Mapping[str, str]
+    facts: SetupFacts, project: ProjectFacts, questions: Questions, environ: Mapping[str, str]
 ) -> None:
     """Choose no torch for a GPU whose driver fails.
 
@@ -433,7 +422,7 @@ def require_choice(
 
 
 def native(
-    facts: Facts, project: ProjectFacts, cuda: str | None, environ: Mapping[str, str]
+    facts: SetupFacts, project: ProjectFacts, cuda: str | None, environ: Mapping[str, str]
 ) -> Iterator[Program]:
     """The steps that make a virtual environment with torch and the project in it.
 
@@ -460,7 +449,7 @@ def native(
     yield Program((*install, *editable, "torch"), project.root)
 
 
-def _install(facts: Facts, project: ProjectFacts) -> tuple[str, ...]:
+def _install(facts: SetupFacts, project: ProjectFacts) -> tuple[str, ...]:
     """The command that installs into the project's environment, without the packages."""
     python = python_of(VENV)
     own = (python, "-m", "pip", "install")
@@ -497,7 +486,7 @@ class Plan:
 
 
 def plan(
-    facts: Facts, questions: Questions, environ: Mapping[str, str], *, force: bool = False
+    facts: SetupFacts, questions: Questions, environ: Mapping[str, str], *, force: bool = False
 ) -> Plan:
     """Plan the setup; ``force`` installs libtorch again if a CUDA variant is active.
 
@@ -527,7 +516,7 @@ def plan(
     return Plan(tuple(steps), tuple(notes), outcome.hint, tuple(_next(facts, outcome)))
 
 
-def _mode(facts: Facts, project: ProjectFacts, questions: Questions) -> int:
+def _mode(facts: SetupFacts, project: ProjectFacts, questions: Questions) -> int:
     """How the project should run; modes that the machine or project lacks are not offered."""
     docker = facts.has_docker and bool(project.services)
     if docker and facts.has_toolchain:
@@ -535,7 +524,7 @@ def _mode(facts: Facts, project: ProjectFacts, questions: Questions) -> int:
     return _DOCKER if docker else _NATIVE
 
 
-def _about_docker(facts: Facts, project: ProjectFacts) -> Iterator[str]:
+def _about_docker(facts: SetupFacts, project: ProjectFacts) -> Iterator[str]:
     if project.services and not facts.has_docker:
         inside = facts.system.docker == "container"
         yield (
@@ -545,7 +534,7 @@ def _about_docker(facts: Facts, project: ProjectFacts) -> Iterator[str]:
         )
 
 
-def _next(facts: Facts, outcome: Outcome) -> Iterator[tuple[str, str]]:
+def _next(facts: SetupFacts, outcome: Outcome) -> Iterator[tuple[str, str]]:
     if facts.project is None:
         yield "fdl libtorch env", "what a shell, CMake or Cargo needs to use libtorch"
         yield "fdl init NAME", "a new project"

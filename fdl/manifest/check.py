@@ -19,7 +19,7 @@ from fdl.manifest.source import shown
 
 Path = tuple[str | int, ...]
 Place = tuple[str, int, int]
-Mistake = tuple[Place, str]
+_Mistake = tuple[Place, str]
 
 _ROOT_HINTS = {
     "model": "it is reserved; remove it",
@@ -79,7 +79,7 @@ def _plain(node: Node) -> object:
     return EMPTY if node.empty else node.value
 
 
-def _of_models(root: Node, *, whole: bool) -> Iterator[Mistake]:
+def _of_models(root: Node, *, whole: bool) -> Iterator[_Mistake]:
     try:
         Root.model_validate(_plain(root))
     except ValidationError as refusal:
@@ -88,7 +88,7 @@ def _of_models(root: Node, *, whole: bool) -> Iterator[Mistake]:
                 yield _mistake(root, error["type"], error["loc"], error.get("ctx", {}))
 
 
-def _mistake(root: Node, kind: str, path: Path, details: dict[str, Any]) -> Mistake:
+def _mistake(root: Node, kind: str, path: Path, details: dict[str, Any]) -> _Mistake:
     """An error of pydantic with the words of fdl and its place in the file."""
     if kind == "missing":
         return _place([*_steps(root, path[:-1])][-1]), f"`{dotted(path[:-1])}` needs `{path[-1]}`"
@@ -129,7 +129,7 @@ def _is_number(value: object) -> bool:
         return False
 
 
-def _of_settings(root: Node) -> Iterator[Mistake]:
+def _of_settings(root: Node) -> Iterator[_Mistake]:
     """What is wrong with the options of programs, whose names stand at any depth."""
     commands = root.mapping.get("commands")
     presets = commands.mapping if commands else {}
@@ -143,7 +143,7 @@ def _of_settings(root: Node) -> Iterator[Mistake]:
                 yield from _of_mapping(child, (*path, "training", name))
 
 
-def _of_mapping(node: Node, path: Path) -> Iterator[Mistake]:
+def _of_mapping(node: Node, path: Path) -> Iterator[_Mistake]:
     if path[-1] == "options" and path[-2] in ("options", "training") and _is_mapping(node):
         problem = f"is in the wrong place: `options` stands beside `{path[-2]}`"
         yield _key_place(node), f"`{dotted(path)}` {problem}"
@@ -151,7 +151,7 @@ def _of_mapping(node: Node, path: Path) -> Iterator[Mistake]:
         yield from _of_children(node, path)
 
 
-def _of_children(node: Node, path: Path) -> Iterator[Mistake]:
+def _of_children(node: Node, path: Path) -> Iterator[_Mistake]:
     for name, child in node.mapping.items():
         below = (*path, name)
         if any(char.isspace() for char in name):

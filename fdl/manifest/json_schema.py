@@ -14,9 +14,12 @@ from pydantic_core.core_schema import DictSchema, WithDefaultSchema
 from fdl.base.output import json_text
 from fdl.manifest import models
 from fdl.manifest.words import (
+    ARGUMENT_KEYS,
+    DOCUMENT_KEYS,
     LIST_TYPES,
     LITERALS,
     MAPPINGS,
+    OPTION_KEYS,
     RESERVED_LONG,
     RESERVED_SHORT,
     STYLES,
@@ -43,120 +46,60 @@ _ITEMS = {
 }
 
 
-def _mapping(properties: dict[str, Any]) -> dict[str, Any]:
+_OPTIONS = {"additionalProperties": {"anyOf": _SETTING}, "type": "object"}
+_DOTTED = "Settings with dotted names: `optimizer: {lr: 0.1}` is `optimizer.lr`."
+_TEXT = {"type": ["string", "null"]}
+_WORDS = {"type": ["array", "null"], "items": {"type": "string"}}
+_RULES: dict[str, dict[str, Any]] = {
+    "text": _TEXT,
+    "words": _WORDS,
+    "flags": _WORDS,
+    "switch": {"type": ["boolean", "null"]},
+}
+
+
+def _mapping(keys: dict[str, tuple[str, str]], **rules: dict[str, Any]) -> dict[str, Any]:
+    """A mapping of these keys; ``rules`` are those of the keys without a kind."""
+    properties = {
+        key: {"description": text, **(_RULES[kind] if kind else rules[key])}
+        for key, (kind, text) in keys.items()
+    }
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _text(description: str) -> dict[str, Any]:
-    return {"description": description, "type": ["string", "null"]}
-
-
-def _words(description: str) -> dict[str, Any]:
-    return {"description": description, "type": ["array", "null"], "items": {"type": "string"}}
-
-
-def _switch(description: str) -> dict[str, Any]:
-    return {"description": description, "type": ["boolean", "null"]}
-
-
-_OPTIONS = {"additionalProperties": {"anyOf": _SETTING}, "type": "object"}
-_DOTTED = "Settings with dotted names: `optimizer: {lr: 0.1}` is `optimizer.lr`."
-_SHARED = {
-    "type": {
-        "description": "Type of one value, or of each value of a list",
-        "enum": [*TYPES, *LIST_TYPES],
-    },
-    "description": _text("One sentence for the help page"),
-    "default": {
-        "description": "Value when it is not given",
-        "anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}, {"type": "null"}],
-    },
-    "choices": {
-        "description": "Allowed values",
-        "type": ["array", "null"],
-        "items": _SCALAR,
-    },
-    "completer": _text("Shell snippet that prints one completion candidate per line"),
-    "place": _text("`file:line` of the declaration"),
-    "computed": _words("Keys whose value only the running program knows"),
-    "ignore_case": _switch("Whether choices may be typed in upper and lower case"),
-    "once": _switch("Whether only the last occurrence of a list counts"),
-    "literal": {
-        "description": "How the program evaluates a word: as a Python literal (`python` or true), "
-        "as data, which may be a mapping (`json`, or `eval` for an expression of Python), or "
-        "lists and mappings alone as JSON (`yaml`)",
-        "enum": [*LITERALS, True, False, None],
-    },
-    "mapping": {
-        "description": "How a mapping is written: as a literal, or as its keys and values in turn",
-        "enum": [*MAPPINGS, None],
-    },
+_SHARED: dict[str, dict[str, Any]] = {
+    "type": {"enum": [*TYPES, *LIST_TYPES]},
+    "default": {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}, {"type": "null"}]},
+    "choices": {"type": ["array", "null"], "items": _SCALAR},
+    "literal": {"enum": [*LITERALS, True, False, None]},
+    "mapping": {"enum": [*MAPPINGS, None]},
     "words": {
-        "description": "How true, false and null are written",
         "type": ["object", "null"],
-        "properties": {one: {"type": ["string", "null"]} for one in VALUES},
+        "properties": dict.fromkeys(VALUES, _TEXT),
         "additionalProperties": False,
     },
 }
-_OPTION = {
+_OPTION = _mapping(
+    OPTION_KEYS,
     **_SHARED,
-    "short": {
-        "description": "Letter of the short form",
+    short={
         "type": ["string", "null"],
         "pattern": f"^[^-=\\s{''.join(sorted(RESERVED_SHORT))}]$",
     },
-    "env": _text("Environment variable the program reads when the option is not given"),
-    "bare": _switch("Whether the default is what the option means without a value"),
-    "group": _text("Heading of the option on a help page"),
-    "commas": _switch("Whether one word may hold several values of a list, split at commas"),
-    "separator": _text("What joins the values of a list, if one word must hold all of them"),
-    "flags": _words("Every spelling with its dashes; the first long one is used"),
-    "negatives": _words("The spellings that turn a flag off"),
-    "nargs": {
-        "description": "Words that one option takes: a number, `*`, `+` or `?`",
-        "anyOf": [{"minimum": 1, "type": "integer"}, {"enum": ["*", "+", "?", None]}],
-    },
-    "counted": _switch("Whether the flag may be repeated and its number counts"),
-    "required": _switch("Whether the program refuses to start without it"),
-}
-_ARGUMENT = {
-    "name": {"description": "What the help page calls it", "type": "string", "minLength": 1},
-    **_SHARED,
-    "required": _switch("Whether it must be given"),
-    "variadic": _switch("Whether it takes all that remains; the last one only"),
-}
-_NAMES = {"not": {"enum": sorted(RESERVED_LONG)}, "pattern": "^[^\\W_][\\w.-]*$"}
+    nargs={"anyOf": [{"minimum": 1, "type": "integer"}, {"enum": ["*", "+", "?", None]}]},
+)
+_ARGUMENT = _mapping(ARGUMENT_KEYS, **_SHARED, name={"type": "string", "minLength": 1})
 _CONTRACT = _mapping(
-    {
-        "description": _text("What the program is for"),
-        "args": {
-            "description": "Positional arguments, in order",
-            "type": ["array", "null"],
-            "items": _mapping(_ARGUMENT),
-        },
-        "options": {
-            "description": "Long name, without dashes in front -> option",
-            "type": ["object", "null"],
-            "propertyNames": _NAMES,
-            "additionalProperties": _mapping(_OPTION),
-        },
-        "commands": {
-            "description": "Subcommand -> its arguments",
-            "type": ["object", "null"],
-            "additionalProperties": _ARGUMENTS,
-        },
-        "style": {
-            "description": "How settings are written if an option declares no spelling",
-            "enum": [*STYLES, None],
-        },
-        "collapsed": {
-            "description": "Group that a help page shows as one line -> what it is for",
-            "type": ["object", "null"],
-            "additionalProperties": {"type": ["string", "null"]},
-        },
-        "strict": _switch("Whether a flag that is not declared is a mistake"),
-        "origins": _switch("Whether the program itself lets its variables beat the manifest"),
-    }
+    DOCUMENT_KEYS,
+    args={"type": ["array", "null"], "items": _ARGUMENT},
+    options={
+        "type": ["object", "null"],
+        "propertyNames": {"not": {"enum": sorted(RESERVED_LONG)}, "pattern": "^[^\\W_][\\w.-]*$"},
+        "additionalProperties": _OPTION,
+    },
+    commands={"type": ["object", "null"], "additionalProperties": _ARGUMENTS},
+    style={"enum": [*STYLES, None]},
+    collapsed={"type": ["object", "null"], "additionalProperties": _TEXT},
 )
 """The allowed content of ``schema:``: the document that ``--fdl-schema`` prints."""
 

@@ -105,7 +105,7 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
             cache.store(found, overlays, content, stamps)
         else:
             cache.remove(found, overlays)
-        keep_schema(found.path)
+        _keep_schema(found.path)
     return manifest
 
 
@@ -153,7 +153,7 @@ PLACE = ".fdl/manifest.schema.json"
 _HEADER = f"# yaml-language-server: $schema={PLACE}"
 
 
-def keep_schema(manifest: str) -> None:
+def _keep_schema(manifest: str) -> None:
     """Write or update the copy beside a manifest, if the manifest's first lines name it.
 
     A failure is ignored: the manifest works without the copy.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fdl.manifest.node import Scalar
 
 
-MAX_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 MAX_DEPTH = 100
 MAX_VALUES = 20_000
 # YAML allows 1024 characters for a key. This limit holds even if every character is escaped.
@@ -117,7 +117,7 @@ def _read_bytes(file: str) -> bytes:
             # Opening a pipe would wait for a writer, maybe forever.
             raise ManifestError(f"{name}: is not a regular file", hint="put a plain file there")
         with open(file, "rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+            data = stream.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         if os.path.islink(file):
             problem = f"{name}: is a link to {os.readlink(file)}, which does not exist"
@@ -126,8 +126,8 @@ def _read_bytes(file: str) -> bytes:
     except OSError as error:
         problem = f"{name}: cannot be read: {error.strerror}"
         raise ManifestError(problem, hint=f"check its permissions: ls -l {name}") from None
-    if len(data) > MAX_BYTES:
-        problem = f"{name}: is larger than {MAX_BYTES >> 20} MiB, too large for a manifest"
+    if len(data) > _MAX_BYTES:
+        problem = f"{name}: is larger than {_MAX_BYTES >> 20} MiB, too large for a manifest"
         raise ManifestError(problem, hint="check that it is the file you mean")
     return data
 

@@ -261,12 +261,12 @@ def _from_file(
     except ValueError:
         raise ManifestError(f"{place} is not UTF-8 text", hint="save it as UTF-8") from None
     shown = relative(file, root)
-    for name, value, line in parse_env(content, shown, dict(weaker), shell):
+    for name, value, line in _parse_env(content, shown, dict(weaker), shell):
         _refuse_fixed(name, f"{shown}:{line}")
         yield Variable(name, value, f"{shown}:{line}", secret=True)
 
 
-def parse_env(
+def _parse_env(
     text: str, file: str, weaker: Mapping[str, str], stronger: Mapping[str, str]
 ) -> Iterator[tuple[str, str, int]]:
     """Name, value and line of every variable, in file order.

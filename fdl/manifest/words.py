@@ -37,6 +37,63 @@ STYLES = ("kebab", "snake", "keyvalue", "hydra", "fire")
 ``--batch_size 8``, ``batch_size=8``, ``key=value`` in Hydra's grammar, and flags with literals
 of Python, as Fire reads them."""
 
+_SHARED_KEYS = {
+    "type": ("", "Type of one value, or of each value of a list"),
+    "description": ("text", "One sentence for the help page"),
+    "default": ("", "Value when it is not given"),
+    "choices": ("", "Allowed values"),
+    "ignore_case": ("switch", "Whether choices may be typed in upper and lower case"),
+    "once": ("switch", "Whether only the last occurrence of a list counts"),
+    "literal": (
+        "",
+        "How the program evaluates a word: as a Python literal (`python` or true), "
+        "as data, which may be a mapping (`json`, or `eval` for an expression of Python), or "
+        "lists and mappings alone as JSON (`yaml`)",
+    ),
+    "mapping": ("", "How a mapping is written: as a literal, or as its keys and values in turn"),
+    "words": ("", "How true, false and null are written"),
+    "completer": ("text", "Shell snippet that prints one completion candidate per line"),
+    "place": ("text", "`file:line` of the declaration"),
+    "computed": ("words", "Keys whose value only the running program knows"),
+}
+OPTION_KEYS = {
+    **_SHARED_KEYS,
+    "bare": ("switch", "Whether the default is what the option means without a value"),
+    "commas": (
+        "switch",
+        "Whether one word may hold several values of a list, split at commas",
+    ),
+    "short": ("", "Letter of the short form"),
+    "env": ("text", "Environment variable the program reads when the option is not given"),
+    "group": ("text", "Heading of the option on a help page"),
+    "flags": ("flags", "Every spelling with its dashes; the first long one is used"),
+    "negatives": ("flags", "The spellings that turn a flag off"),
+    "nargs": ("", "Words that one option takes: a number, `*`, `+` or `?`"),
+    "separator": ("text", "What joins the values of a list, if one word must hold all of them"),
+    "counted": ("switch", "Whether the flag may be repeated and its number counts"),
+    "required": ("switch", "Whether the program refuses to start without it"),
+}
+ARGUMENT_KEYS = {
+    "name": ("", "What the help page calls it"),
+    **_SHARED_KEYS,
+    "required": ("switch", "Whether it must be given"),
+    "variadic": ("switch", "Whether it takes all that remains; the last one only"),
+}
+DOCUMENT_KEYS = {
+    "description": ("text", "What the program is for"),
+    "args": ("", "Positional arguments, in order"),
+    "options": ("", "Long name, without dashes in front -> option"),
+    "commands": ("", "Subcommand -> its arguments"),
+    "style": ("", "How settings are written if an option declares no spelling"),
+    "collapsed": ("", "Group that a help page shows as one line -> what it is for"),
+    "strict": ("switch", "Whether a flag that is not declared is a mistake"),
+    "origins": ("switch", "Whether the program itself lets its variables beat the manifest"),
+}
+"""Key of the document about arguments -> kind of its value, and what it says.
+
+A key without a kind has values of its own. Documents have their keys in this order.
+"""
+
 
 BACKENDS = ("nccl", "cpu")
 _AVERAGING = ("sync", "cadence", "async")

@@ -90,9 +90,9 @@ def arguments(
     for number, (segment, made) in enumerate(generated, 1):
         argv += segment
         if number < len(generated):
-            made = before_subcommand(made, generated[number][0][0], level.root)  # noqa: PLW2901
+            made = _before_subcommand(made, generated[number][0][0], level.root)  # noqa: PLW2901
         else:
-            made = before_words(made, tail[moved:], level.root)  # noqa: PLW2901
+            made = _before_words(made, tail[moved:], level.root)  # noqa: PLW2901
         for group in made:
             flags.append(flag_of(group, len(argv), level.root))
             argv += group.tokens
@@ -194,10 +194,10 @@ def _entry_tokens(entry: Node | None, root: str) -> list[str]:
     return tokens
 
 
-SEPARATOR = "--"
+_SEPARATOR = "--"
 
 
-def before_subcommand(made: list[Group], word: str, root: str) -> list[Group]:
+def _before_subcommand(made: list[Group], word: str, root: str) -> list[Group]:
     """The groups in front of the name of a subcommand.
 
     Raises:
@@ -212,7 +212,7 @@ def before_subcommand(made: list[Group], word: str, root: str) -> list[Group]:
     return made
 
 
-def before_words(made: list[Group], tail: Sequence[str], root: str) -> list[Group]:
+def _before_words(made: list[Group], tail: Sequence[str], root: str) -> list[Group]:
     """The groups in front of typed arguments; a separator ends a list if nothing else does.
 
     Raises:
@@ -234,13 +234,13 @@ def before_words(made: list[Group], tail: Sequence[str], root: str) -> list[Grou
         )
     if not follows:
         return [*arguments, *options]
-    options[-1].tokens.append(SEPARATOR)
+    options[-1].tokens.append(_SEPARATOR)
     return [*options, *arguments]
 
 
 def _separator(tail: Sequence[str]) -> int:
     """The place of the separator that fdl takes away; -1 without one."""
-    return list(tail).index(SEPARATOR) if SEPARATOR in tail else -1
+    return list(tail).index(_SEPARATOR) if _SEPARATOR in tail else -1
 
 
 def _closed_last(made: list[Group]) -> list[Group]:

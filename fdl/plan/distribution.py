@@ -6,6 +6,7 @@ import platform
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.hardware import nvidia
+from fdl.base.output import counted
 from fdl.base.shell_words import join, quote
 from fdl.manifest.inspect.document import json_value
 from fdl.plan.dry_run import labelled
@@ -89,7 +90,7 @@ def as_text(command: Command, palette: Palette) -> str:
 def _start(plan: Plan) -> str:
     if plan.ranks is None:
         return "one process"
-    here = f"{plan.ranks.here} rank{'' if plan.ranks.here == 1 else 's'}"
+    here = counted(plan.ranks.here, "rank")
     least, most = plan.ranks.nodes
     where = "on this machine"
     if plan.ranks.rdzv:

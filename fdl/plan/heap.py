@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fdl.plan.value import Plan
 
 
-MEMORY_VARIABLE = "FDL_MEMORY"
+_MEMORY_VARIABLE = "FDL_MEMORY"
 """``default`` does not change the program's heap; wins over ``memory:`` of a manifest."""
 
 TUNABLES_VARIABLE = "GLIBC_TUNABLES"
@@ -85,23 +85,23 @@ def keep_heap(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> N
 
 def _mode(plan: Plan, scopes: Sequence[Node], shell: Mapping[str, str]) -> str:
     """What the user asks for. The program is also told when a manifest or the shell declines."""
-    asked = shell.get(MEMORY_VARIABLE) or plan.env.get(MEMORY_VARIABLE)
+    asked = shell.get(_MEMORY_VARIABLE) or plan.env.get(_MEMORY_VARIABLE)
     if asked:
         if asked not in MODES:
             raise UsageError(
-                f"{MEMORY_VARIABLE}={asked} ({_origin(plan, MEMORY_VARIABLE)}): "
+                f"{_MEMORY_VARIABLE}={asked} ({_origin(plan, _MEMORY_VARIABLE)}): "
                 f"must be `{AUTO}`, `{KEEP}` or `{DEFAULT}`",
-                hint=f"unset it, or set {MEMORY_VARIABLE}={DEFAULT} to leave the heap alone",
+                hint=f"unset it, or set {_MEMORY_VARIABLE}={DEFAULT} to leave the heap alone",
             )
-        if asked == DEFAULT and MEMORY_VARIABLE not in plan.env:
+        if asked == DEFAULT and _MEMORY_VARIABLE not in plan.env:
             # A container needs the variable too; on the host the program inherits it.
-            plan.variables.append(Variable(MEMORY_VARIABLE, asked, "shell"))
+            plan.variables.append(Variable(_MEMORY_VARIABLE, asked, "shell"))
         return asked
     stated = [node for scope in scopes if (node := scope.get("memory"))]
     if not stated:
         return AUTO
     if stated[-1].value == DEFAULT:
-        plan.set(Variable(MEMORY_VARIABLE, DEFAULT, origin(stated[-1], plan.root)))
+        plan.set(Variable(_MEMORY_VARIABLE, DEFAULT, origin(stated[-1], plan.root)))
     return str(stated[-1].value)
 
 

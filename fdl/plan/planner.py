@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from fdl.manifest.node import Node
     from fdl.manifest.select.level import Level
+    from fdl.plan.arguments import Arguments
     from fdl.programs.parameters.contract import Schema
 
 # Linux refuses a variable of 128 KiB or more. A plan that large is not passed on.
@@ -62,8 +63,15 @@ class Host(Record):
     append: bool = True
 
 
-def here(exported: Mapping[str, str] = {}, *, append: bool = True) -> Host:
-    """The host of this process. A file that Docker makes marks its containers."""
+def here(
+    exported: Mapping[str, str] = {}, *, append: bool = True, host: Host | None = None
+) -> Host:
+    """The host of this process, or another one, with the global flags of a call.
+
+    A file that Docker makes marks its containers.
+    """
+    if host is not None:
+        return host.replaced(exported=exported, append=append)
     terminal = os.isatty(0) and os.isatty(1)
     in_container = os.path.exists("/.dockerenv")
     return Host(os.environ, in_container, terminal, exported=exported, append=append)
@@ -111,8 +119,43 @@ class Planner(Record):
                 f"arguments of `{level.typed(name)}` go after `--`",
                 hint=f"{level.typed(name)} -- {join([*given, *user])}",
             )
-        service = None if self.host.in_container else spec.text("docker")
-        on_windows = os.name == "nt" and not service
+        service = self._service(spec)
+        argv, variables = self._script(level, name, given, user, in_service=bool(service))
+        plan = Plan(
+            kind="run",
+            command=[*level.names, name],
+            argv=argv,
+            typed=user,
+            cwd=level.start_folder(name),
+            root=self.root,
+            service=service,
+            origin=origin(spec.get("run") or spec, self.root),
+            environment=level.manifest.env,
+            secrets=[
+                str(node.value)
+                for node in (spec.get("run"), spec.get("append"))
+                if node and node.secret
+            ],
+            depends=not _DEPENDING.isdisjoint(spec.mapping),
+        )
+        self._settle(plan, (*level.scopes, spec), spec, spec.get("cwd"))
+        for variable in variables:
+            plan.set(variable)
+            plan.given.append(f"{variable.name}={variable.value}")
+        return self._contained(plan, plan.argv[1:]) if service else self._on_host(plan)
+
+    def _script(
+        self,
+        level: Level,
+        name: str,
+        given: Sequence[str],
+        user: Sequence[str],
+        *,
+        in_service: bool,
+    ) -> tuple[list[str], list[Variable]]:
+        """The words that start the script of a command, and the variables of its ``args:``."""
+        spec = level.commands[name]
+        on_windows = os.name == "nt" and not in_service
         text = spec.text("run") or ""
         append = spec.text("append") if self.host.append else None
         if on_windows:
@@ -128,33 +171,7 @@ class Planner(Record):
             if values.words and not on_windows:
                 script = f"set -- {join(values.words)}\n{script}"
         shell = ["sh", "-e"] if stops_at_failures(text, spec.get("errexit")) else ["sh"]
-        plan = Plan(
-            kind="run",
-            command=[*level.names, name],
-            argv=["cmd", "/C", script] if on_windows else [*shell, "-c", script],
-            typed=user,
-            cwd=level.start_folder(name),
-            root=self.root,
-            service=service,
-            origin=origin(spec.get("run") or spec, self.root),
-            environment=level.manifest.env,
-            secrets=[
-                str(node.value)
-                for node in (spec.get("run"), spec.get("append"))
-                if node and node.secret
-            ],
-        )
-        scopes = (*level.scopes, spec)
-        plan.depends = not _DEPENDING.isdisjoint(spec.mapping)
-        if self.host.in_container:
-            self._note_container(plan, spec)
-        if cwd := spec.get("cwd"):
-            _require_folder(plan, cwd)
-        self._settle(plan, scopes)
-        for variable in variables:
-            plan.set(variable)
-            plan.given.append(f"{variable.name}={variable.value}")
-        return self._contained(plan, plan.argv[1:]) if service else self._on_host(plan)
+        return (["cmd", "/C", script] if on_windows else [*shell, "-c", script]), variables
 
     def entry(
         self, level: Level, preset: str | None, tail: Sequence[str], schema: Schema | None = None
@@ -174,54 +191,54 @@ class Planner(Record):
         """
         from fdl.plan.arguments import arguments
         from fdl.plan.heap import keep_heap
+        from fdl.plan.recorded import recording
 
         made = arguments(level, preset, tail, schema)
-        entry, schema = level.entry, made.schema
-        plan = Plan(
-            kind="entry",
-            command=[*level.names, *([preset] if preset else [])],
-            argv=[*made.argv, *made.tail],
-            typed=made.tail,
-            cwd=level.start_folder(preset),
-            root=self.root,
-            service=None if self.host.in_container else level.manifest.node.text("docker"),
-            flags=made.flags,
-            preset=preset,
-            origin=origin(entry, self.root) if entry else "",
-            environment=level.manifest.env,
-            secrets=made.argv[: made.words] if entry and entry.secret else [],
-        )
-        plan.subcommand = made.subcommand
-        plan.commands = [] if preset else list(level.commands)
-        own = [one for one in (level.spec, level.commands[preset] if preset else None) if one]
-        plan.depends = any(not _DEPENDING.isdisjoint(one.mapping) for one in own)
-        scopes = level.scopes
-        named = (*scopes, level.commands[preset]) if preset else scopes
-        if self.host.in_container:
-            self._note_container(plan, level.manifest.node)
-        if cwd := (named[-1].get("cwd") if preset else None) or level.cwd:
-            _require_folder(plan, cwd)
-        self._settle(plan, named)
-        keep_heap(plan, scopes, self.host.variables)
-        if schema is not None and not schema.origins:
-            _yield_to_variables(plan, schema, {} if plan.service else self.host.variables)
+        plan = self._of_entry(level, preset, made)
+        spec = level.commands[preset] if preset else None
+        cwd = (spec.get("cwd") if spec else None) or level.cwd
+        named = (*level.scopes, spec) if spec else level.scopes
+        self._settle(plan, named, level.manifest.node, cwd)
+        keep_heap(plan, level.scopes, self.host.variables)
+        if made.schema is not None and not made.schema.origins:
+            _yield_to_variables(plan, made.schema, {} if plan.service else self.host.variables)
         if not plan.service:
             self._on_host(plan)
         if self.distributes and _concerns_ranks(level, preset, tail):
             from fdl.plan.ranks import Distribution
 
-            distribution = Distribution(plan, level, preset, schema, self.host.variables)
+            distribution = Distribution(plan, level, preset, made.schema, self.host.variables)
             plan.elastic = distribution.elastic
             if not self.host.elsewhere:
                 distribution.settle()
         plan.drop_separator()
         _hand_down_guards(plan, level, preset)
         hand_down(plan, self.secrets())
-        from fdl.plan.recorded import recording
-
         if JOIN_VARIABLE not in self.host.variables:
             plan.record = recording(plan, level, preset, made.schema)
         return self._contained(plan, ["-c", join(plan.argv)]) if plan.service else plan
+
+    def _of_entry(self, level: Level, preset: str | None, made: Arguments) -> Plan:
+        """The plan of an entry, without what depends on its variables."""
+        entry = level.entry
+        own = [one for one in (level.spec, *level.holders(preset)[1:]) if one]
+        return Plan(
+            kind="entry",
+            command=[*level.names, *([preset] if preset else [])],
+            argv=[*made.argv, *made.tail],
+            typed=made.tail,
+            cwd=level.start_folder(preset),
+            root=self.root,
+            service=self._service(level.manifest.node),
+            flags=made.flags,
+            preset=preset,
+            origin=origin(entry, self.root) if entry else "",
+            environment=level.manifest.env,
+            secrets=made.argv[: made.words] if entry and entry.secret else [],
+            subcommand=made.subcommand,
+            commands=[] if preset else list(level.commands),
+            depends=any(not _DEPENDING.isdisjoint(one.mapping) for one in own),
+        )
 
     def with_values(self, level: Level, preset: str | None) -> Level:
         """The level with values in place of ``${VAR}``, if any of its settings has one.
@@ -229,7 +246,7 @@ class Planner(Record):
         Raises:
             ManifestError: A variable is not set, or its value is not allowed in that place.
         """
-        nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
+        nodes = level.holders(preset)
         sections = [node.get(key) for node in nodes for key in ("training", "output", "options")]
         if not any(section and _refers(section) for section in sections):
             return level
@@ -239,18 +256,26 @@ class Planner(Record):
         variables = self.host.variables
         return with_values(level, preset, finder(scopes, self.root, variables, self.host.exported))
 
-    def _note_container(self, plan: Plan, node: Node) -> None:
-        if docker := node.get("docker"):
+    def _service(self, holder: Node) -> str | None:
+        """The docker service of a command; None inside a container."""
+        return None if self.host.in_container else holder.text("docker")
+
+    def _settle(self, plan: Plan, scopes: Sequence[Node], holder: Node, cwd: Node | None) -> None:
+        """Add what the manifest says about any command: its question, end, cluster and variables.
+
+        Args:
+            plan: The plan.
+            scopes: The mappings that concern the command, weakest first.
+            holder: The mapping that may name its docker service.
+            cwd: What names its folder.
+        """
+        if self.host.in_container and (docker := holder.get("docker")):
             plan.notes.append(
                 f"docker service `{docker.value}` ({origin(docker, self.root)}) was skipped: "
                 f"{IN_CONTAINER}"
             )
-
-    def _settle(self, plan: Plan, scopes: Sequence[Node]) -> None:
-        """Add the variables from ``env`` and ``env_file``, and those that global flags set.
-
-        Also set how the program is stopped.
-        """
+        if cwd:
+            _require_folder(plan, cwd)
         for scope in scopes:
             # The question of a path command is also that of the commands below it.
             plan.confirm = scope.text("confirm") or plan.confirm
@@ -263,6 +288,10 @@ class Planner(Record):
             if (grace := scope.mapping.get("grace")) is not None:
                 given = _seconds(grace)
                 plan.grace = GRACE_S if given is None else given
+        self._add_variables(plan, scopes)
+
+    def _add_variables(self, plan: Plan, scopes: Sequence[Node]) -> None:
+        """Add the variables from ``env`` and ``env_file``, and those that global flags set."""
         shell, mine = self.host.variables, self.host.exported
         settled: list[Variable] = []
         if any("env" in scope.mapping or "env_file" in scope.mapping for scope in scopes):
@@ -336,9 +365,10 @@ def _seconds(node: Node) -> float | None:
 
 def _concerns_ranks(level: Level, preset: str | None, tail: Sequence[str]) -> bool:
     """Whether any setting concerns ranks. If not, as in most commands, an import is saved."""
-    nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
     typed = (token.partition("=")[0] for token in tail)
-    return any(node.get("ddp") for node in nodes) or any(flag in _RANK_FLAGS for flag in typed)
+    return any(node.get("ddp") for node in level.holders(preset)) or any(
+        flag in _RANK_FLAGS for flag in typed
+    )
 
 
 def _hand_down_guards(plan: Plan, level: Level, preset: str | None) -> None:
@@ -346,8 +376,9 @@ def _hand_down_guards(plan: Plan, level: Level, preset: str | None) -> None:
 
     A null of the preset removes the guards of the manifest.
     """
-    holders = [*([level.commands[preset]] if preset else []), level.manifest.node]
-    trainings = [training for one in holders if (training := one.get("training"))]
+    trainings = [
+        training for one in reversed(level.holders(preset)) if (training := one.get("training"))
+    ]
     nodes = [one.mapping["guards"] for one in trainings if "guards" in one.mapping]
     if not nodes or nodes[0].value is None:
         return

@@ -11,6 +11,7 @@ import json
 from fdl.base.errors import ManifestError
 from fdl.base.hardware import nvidia
 from fdl.base.hardware.machine import threads
+from fdl.base.output import counted
 from fdl.manifest.node import Variable, origin
 from fdl.manifest.words import node_range, solo_device
 from fdl.plan import torchrun
@@ -34,16 +35,16 @@ SETTINGS_VARIABLE = "FLODL_DDP"
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
-STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+_STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Lets ranks of several machines connect again after each restart.
 
 Without it, a launcher of torch 2.13 that once had rank 0 always sends its ranks to itself.
 """
 
-NODE_VARIABLE = "FDL_NODE"
+_NODE_VARIABLE = "FDL_NODE"
 """Number of this machine among the hosts of ``fdl --on HOST,HOST``."""
 
-LAUNCH = ("ranks", "nodes", "rdzv", "max_restarts")
+_LAUNCH = ("ranks", "nodes", "rdzv", "max_restarts")
 """Fields of ``ddp`` that tell fdl itself how to start the entry."""
 
 _OF_SEVERAL = ("speed_hint", "partition_ratios", "simulate_ms")
@@ -79,7 +80,7 @@ class Distribution:
         self._asked = {
             name: Setting(node.plain(), origin(node, plan.root), name, secret=bool(node.secret))
             for name, node in self._ddp.items()
-            if name in LAUNCH
+            if name in _LAUNCH
         }
         self._asked.update(self._typed.launch)
 
@@ -164,7 +165,7 @@ class Distribution:
             return None
         if 0 < len(gpus) < here:
             self._plan.notes.append(
-                f"there are {here} ranks and {_counted(len(gpus), 'GPU')}: "
+                f"there are {here} ranks and {counted(len(gpus), 'GPU')}: "
                 "each rank needs one of its own"
             )
         rdzv = self._asked.get("rdzv") if nodes[1] > 1 else None
@@ -175,7 +176,7 @@ class Distribution:
             str(rdzv.value) if rdzv else "",
             int(restarts.value) if restarts else _MAX_RESTARTS,
             gpus[:here],
-            int(self._environ[NODE_VARIABLE]) if self._environ.get(NODE_VARIABLE) else None,
+            int(self._environ[_NODE_VARIABLE]) if self._environ.get(_NODE_VARIABLE) else None,
         )
 
     def _nodes(self) -> tuple[int, int]:
@@ -216,7 +217,7 @@ class Distribution:
         said = {name: node.plain() for name, node in self._ddp.items()}
         said.update({name: one.value for name, one in self._typed.launch.items()})
         if solo:
-            said = {name: value for name, value in said.items() if name not in LAUNCH}
+            said = {name: value for name, value in said.items() if name not in _LAUNCH}
             said["ranks"] = 1
         # fdl or the program's own default sets the number.
         if said.get("ranks") == "auto":
@@ -231,7 +232,7 @@ class Distribution:
         """Remove fdl's own flags, and those that the program refuses but gets in a variable."""
         declared = set() if self._schema is None else set(self._schema.options)
         strict = self._schema is not None and self._schema.strict
-        ours = {f"ddp.{name}" for name in LAUNCH}
+        ours = {f"ddp.{name}" for name in _LAUNCH}
         unwanted = [
             flag
             for flag in self._plan.flags
@@ -260,7 +261,7 @@ class Distribution:
             raise refused(
                 place,
                 f"{place.shown} names a device that is not there: this machine has "
-                f"{_counted(count, 'usable GPU')}",
+                f"{counted(count, 'usable GPU')}",
                 f"the devices are 0 to {count - 1}: `fdl diagnose` lists them",
             )
         shown = self._environ.get(DEVICES_VARIABLE, "")
@@ -288,8 +289,8 @@ class Distribution:
             if name in self._asked
         ]
         plan.ranks = ranks
-        if ranks.rdzv and ranks.node is None and not self._environ.get(STORE_VARIABLE):
-            plan.set(Variable(STORE_VARIABLE, "1", "fdl"))
+        if ranks.rdzv and ranks.node is None and not self._environ.get(_STORE_VARIABLE):
+            plan.set(Variable(_STORE_VARIABLE, "1", "fdl"))
         self._share_processors(ranks)
 
     def _share_processors(self, ranks: Ranks) -> None:
@@ -301,13 +302,9 @@ class Distribution:
         else:
             cores = threads()
             count = max(1, cores // ranks.here)
-            why = f"{_counted(cores, 'core')} shared by {_counted(ranks.here, 'rank')}"
+            why = f"{counted(cores, 'core')} shared by {counted(ranks.here, 'rank')}"
         self._plan.set(Variable(THREADS_VARIABLE, str(count), "fdl"))
         self._plan.notes.append(f"{THREADS_VARIABLE}={count}: {why}")
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _is_secret(node: Node) -> bool:

@@ -44,7 +44,7 @@ def recording(
     A question to the program (``--help``) leaves no run. If several machines take part, none of
     them knows which one has rank 0, so the training alone makes the folder.
     """
-    nodes = [level.manifest.node, *([level.commands[preset]] if preset else [])]
+    nodes = level.holders(preset)
     if not _is_wanted(nodes) or _asks(plan, schema) or (plan.ranks and plan.ranks.nodes[1] > 1):
         return None
     runs = RunsFolder(plan, schema, level.style).path

@@ -95,10 +95,10 @@ def _blanked(name: str, token: str) -> str:
 
 def know_secrets(plan: Plan) -> None:
     """Let nothing print the secrets of a plan, from now on."""
-    KNOWN.add(tuple(hidden_texts(plan)))
+    KNOWN.add(tuple(_hidden_texts(plan)))
 
 
-def hidden_texts(plan: Plan) -> Iterator[str]:
+def _hidden_texts(plan: Plan) -> Iterator[str]:
     """Every text of a plan that may appear nowhere."""
     public = {
         place

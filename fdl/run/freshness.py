@@ -23,7 +23,7 @@ from fdl.plan.ranks import SETTINGS_VARIABLE
 from fdl.plan.value import Plan
 
 
-def state_file(root: str, name: str) -> str:
+def _state_file(root: str, name: str) -> str:
     """A file of the project's state."""
     return os.path.join(root, ".fdl", "state", f"{name}.json")
 
@@ -46,8 +46,6 @@ def write(file: str, document: object) -> None:
 # keeps its stamp. So content that was read that soon after a change is read again.
 _TICK_NS = 10_000_000
 
-_CHUNK = 1 << 24
-
 
 class Digests:
     """Reads each file once, until its times, size or inode change.
@@ -58,7 +56,7 @@ class Digests:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._file = state_file(root, "files")
+        self._file = _state_file(root, "files")
         self._known: dict[str, list[object]] = _digests_in(self._file)
         self._fresh: dict[str, list[object]] = {}
 
@@ -102,13 +100,10 @@ class Digests:
 
 
 def _hashed(file: str) -> str:
-    import blake3
+    import hashlib
 
-    hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
     with open(file, "rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            hasher.update(chunk)
-    return hasher.hexdigest(length=16)
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _digests_in(file: str) -> dict[str, list[object]]:
@@ -248,7 +243,7 @@ class Rule:
         self._inputs = inputs
         self._outputs = outputs
         self._digests = digests
-        self._file = state_file(plan.root, _name(plan))
+        self._file = _state_file(plan.root, _name(plan))
         self._now: dict[str, Any] = {}
 
     @property
@@ -375,9 +370,9 @@ def _typed(plan: Plan) -> str:
 
 
 def _digest(value: object) -> str:
-    import blake3
+    import hashlib
 
-    return blake3.blake3(json.dumps(value).encode()).hexdigest(length=16)
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _read(file: str) -> dict[str, Any] | None:

@@ -266,7 +266,7 @@ def groups(each: int, environ: Mapping[str, str]) -> list[str]:
     found = nvidia(environ)
     names = _names(found.gpus, found.restriction)
     if len(names) < each:
-        counted = f"{len(names)} usable GPU{'' if len(names) == 1 else 's'}"
+        counted = output.counted(len(names), "usable GPU")
         trouble = f": {found.problem}" if found.problem else ""
         raise UsageError(
             f"`--gpus-each {each}`: this machine has {counted if names else 'no usable GPU'}"

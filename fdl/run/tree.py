@@ -31,8 +31,8 @@ def descendants(pid: int, mark: str = "") -> list[int]:
     """
     table = {one.pid: one for one in processes() if one.state != "Z"}
     if not mark and pid != os.getpid():
-        mark = mark_of(pid)
-    below = {pid, *(one for one in table if mark and _inside(mark_of(one), mark))}
+        mark = _mark_of(pid)
+    below = {pid, *(one for one in table if mark and _inside(_mark_of(one), mark))}
     # A pass adds one generation at least, so this ends.
     while added := {one.pid for one in table.values() if one.parent in below} - below:
         below |= added
@@ -44,10 +44,10 @@ def send(pid: int, number: int, mark: str = "") -> list[int]:
 
     An `fdl` among them passes the signal to its own job.
     """
-    mark = mark or mark_of(pid)
+    mark = mark or _mark_of(pid)
     below = descendants(pid, mark)
     # The parent comes first, so that a shell does not start its next command.
-    for one in (pid, *(one for one in below if not mark or not _deeper(mark_of(one), mark))):
+    for one in (pid, *(one for one in below if not mark or not _deeper(_mark_of(one), mark))):
         deliver(one, number)
     return below
 
@@ -62,7 +62,7 @@ def kill(pid: int, mark: str = "", known: Iterable[int] = (), looks: int = 1) ->
         looks: How often in a row nothing must be found. A process hides its mark in the moment in
             which it becomes another program.
     """
-    mark = mark or mark_of(pid)
+    mark = mark or _mark_of(pid)
     doomed: Sequence[int] = sorted({pid, *known, *descendants(pid, mark)} - {os.getpid()})
     quiet = 0
     for _ in range(_ROUNDS):
@@ -127,7 +127,7 @@ def alive(pids: Iterable[int]) -> list[int]:
     return [one for one in pids if one in running]
 
 
-def mark_of(pid: int) -> str:
+def _mark_of(pid: int) -> str:
     """The mark that a process carries; empty if it has none or hides it."""
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

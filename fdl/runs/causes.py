@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.base.files import read_own
 from fdl.runs.acts import Cause, differing
-from fdl.runs.describe import environment, shown
+from fdl.runs.describe import changed, environment, shown
 from fdl.runs.run import settings, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from fdl.runs.difference import What
     from fdl.runs.run import Run, Setting
-    from fdl.runs.trace import Trace, What
+    from fdl.runs.trace_file import Trace
 
 CODE = "code.diff"
 """The file of a run directory with the changes of the working tree against the commit."""
@@ -300,10 +301,7 @@ def _settings(records: Iterable[Mapping[str, Setting] | None], prefix: str = "")
     one, other = records
     if one is None or other is None:
         return
-    for name in dict.fromkeys([*one, *other]):
-        mine, yours = one.get(name), other.get(name)
-        if mine is not None and yours is not None and mine.value == yours.value:
-            continue
+    for name, (mine, yours) in changed([one, other]).items():
         yield Cause(
             kind_of(name),
             prefix + name,
@@ -331,8 +329,7 @@ def _packages(left: Run, right: Run) -> Iterator[Cause]:
     one, other = _installed(left), _installed(right)
     if one is None or other is None:
         return
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    for name in sorted(names, key=lambda name: (name not in _KEY_PACKAGES, name)):
+    for name in sorted(changed([one, other]), key=lambda name: (name not in _KEY_PACKAGES, name)):
         yield Cause("packages", name, one.get(name), other.get(name))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -213,10 +214,10 @@ class Comparison:
         self, runs: Sequence[Run], names: Sequence[str] = (), without: Sequence[str] = ()
     ) -> None:
         self.runs = runs
-        self._names = names or _told_apart(runs)
-        differing = _differing([settings(run) for run in runs])
+        self._names = names or names_of(runs)
+        differing = changed([settings(run) for run in runs])
         self.config = {name: row for name, row in differing.items() if name not in without}
-        self.environment = _differing([environment_to_compare(run) for run in runs])
+        self.environment = changed([environment_to_compare(run) for run in runs])
         measured = dict.fromkeys(name for run in runs for name in run.metrics.names)
         parsed = {name: Metric.parse(name) for name in measured}
         self.metrics = {
@@ -289,12 +290,15 @@ class Comparison:
         return (printable(name), *cells)
 
 
-def _told_apart(runs: Sequence[Run]) -> list[str]:
-    """The titles of the runs, or their names; their paths if two have the same name."""
-    names = [run.title for run in runs]
-    if len(set(names)) < len(names):
-        names = [run.name for run in runs]
-    return names if len(set(names)) == len(names) else [str(shortened(run.path)) for run in runs]
+def names_of(runs: Sequence[Run]) -> list[str]:
+    """The title of each run; its folder's name where several have one title, else its path."""
+    titles = Counter(run.title for run in runs)
+    folders = Counter(run.name for run in runs)
+    found = []
+    for run in runs:
+        name = run.name if folders[run.name] == 1 else str(shortened(run.path))
+        found.append(run.title if titles[run.title] == 1 else name)
+    return [printable(name) for name in found]
 
 
 def _row(name: str, values: Sequence[object]) -> tuple[str, ...]:
@@ -302,7 +306,7 @@ def _row(name: str, values: Sequence[object]) -> tuple[str, ...]:
     return (printable(name), *map(printable, cells))
 
 
-def _differing(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def changed(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The names whose values differ between runs. A different origin alone does not count."""
     names = dict.fromkeys(name for record in records for name in record)
     found = {}

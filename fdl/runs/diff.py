@@ -10,11 +10,13 @@ from fdl.runs.acts import Cause, left_out
 from fdl.runs.causes import CONTENT, causes, likely
 from fdl.runs.difference import changed_samples, named
 from fdl.runs.find import shortened
-from fdl.runs.trace import coverage, first_difference, read_trace
+from fdl.runs.trace import coverage, first_difference
+from fdl.runs.trace_file import read_trace
 
 if TYPE_CHECKING:
+    from fdl.runs.difference import Coverage, Difference, What
     from fdl.runs.run import Run
-    from fdl.runs.trace import Coverage, Difference, Trace, What
+    from fdl.runs.trace_file import Trace
 
 AGREE, PART, UNKNOWN = 0, 1, 2
 """Exit codes, as those of ``diff``."""

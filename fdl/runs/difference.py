@@ -90,13 +90,38 @@ def _steps(found: tuple[int, ...]) -> str:
 
 
 def at_step(
-    a: Trace, common: Coverage, step: int, what: What, detail: str, left: object, right: object
+    a: Trace,
+    common: Coverage,
+    step: int,
+    what: What,
+    detail: str,
+    left: object,
+    right: object,
+    *,
+    certain_from: int | None = None,
+    certain_to: int | None = None,
+    agreed: int | None = None,
+    place: int | None = None,
+    tensors: tuple[str, ...] = (),
 ) -> Difference:
-    """A difference whose step is certain."""
+    """A difference that the records of a step show.
+
+    Without ``certain_from`` and ``certain_to``, the runs part in this step; without ``agreed``, all
+    steps before it agree.
+    """
     return Difference(
-        step=step, what=what, detail=detail, certain_from=step, certain_to=step, left=left,
-        right=right, agreed_steps=step - common.first, epoch=epoch_of(a, step),
-    )  # fmt: skip
+        step=step,
+        what=what,
+        detail=detail,
+        certain_from=step if certain_from is None else certain_from,
+        certain_to=step if certain_to is None else certain_to,
+        left=left,
+        right=right,
+        agreed_steps=step - common.first if agreed is None else agreed,
+        epoch=epoch_of(a, step),
+        place=place,
+        tensors=tensors,
+    )
 
 
 def epoch_of(trace: Trace, step: int) -> int | None:
@@ -143,20 +168,12 @@ def _samples(a: Trace, b: Trace, common: Coverage) -> Difference | None:
                 break
             places = [at for at, name in enumerate(names) if name in changed]
             if places:
-                digests = (
+                left, right = (
                     one.sample_digests[_BYTES * names[places[0]] :][:_BYTES].hex() for one in (a, b)
                 )
-                return Difference(
-                    step=step,
-                    what="data content",
-                    detail=_told([names[at] for at in places], places),
-                    certain_from=step,
-                    certain_to=step,
-                    left=next(digests),
-                    right=next(digests),
-                    agreed_steps=step - common.first,
-                    epoch=epoch_of(a, step),
-                    place=places[0],
+                detail = _told([names[at] for at in places], places)
+                return at_step(
+                    a, common, step, "data content", detail, left, right, place=places[0]
                 )
     return None
 
@@ -176,18 +193,10 @@ def _batches(a: Trace, b: Trace, common: Coverage) -> Difference | None:
         detail = f"the batch of step {step} has other content"
         if places and names is not None and places[-1] < len(names):
             detail = _told([names[at] for at in places], places)
-        return Difference(
-            step=step,
-            what="data content",
-            detail=detail,
-            certain_from=max(begin, common.first),
-            certain_to=step,
-            left=left.digest.hex(),
-            right=right.digest.hex(),
-            agreed_steps=step - common.first,
-            epoch=epoch_of(a, step),
-            place=places[0] if places else None,
-        )
+        return at_step(
+            a, common, step, "data content", detail, left.digest.hex(), right.digest.hex(),
+            certain_from=max(begin, common.first), place=places[0] if places else None,
+        )  # fmt: skip
     return None
 
 

@@ -105,8 +105,11 @@ def survey(places: Iterable[Path]) -> list[Run]:
     """The same, and the runs whose record is damaged; their ``problem`` says why."""
     found: dict[str, Run] = {}
     for place in places:
+        real = Path(os.path.realpath(place))
         for run in _below(place, _DEPTH):
-            key = os.path.realpath(run.path)
+            # Without a link on the way, only the place itself need be asked where it is.
+            own = real / run.path.relative_to(place)
+            key = os.path.realpath(run.path) if run.is_linked else str(own)
             if key not in found or (found[key].is_linked and not run.is_linked):
                 found[key] = run
     return sorted(found.values(), key=lambda run: (run.age, str(run.path)), reverse=True)

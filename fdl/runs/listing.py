@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from rich.text import Text
 
 from fdl.base.tables import TROUBLE, table
 from fdl.base.units import duration, format_metric as number, in_json, printable
-from fdl.runs.describe import best_value, epochs, measured
+from fdl.runs.describe import best_value, epochs, measured, names_of
 from fdl.runs.find import shortened
 from fdl.runs.metrics import Metric
 from fdl.runs.quantity import BEST, FACT, LAST, SETTING, Known, Quantity, plain
@@ -172,17 +171,6 @@ def _labels(runs: Sequence[Run]) -> Iterator[tuple[int, str, list[str]]]:
 
 def _is_time(name: str) -> bool:
     return name in ("epoch", "step")
-
-
-def names_of(runs: Sequence[Run]) -> list[str]:
-    """The title of each run; its folder's name where several have one title, else its path."""
-    titles = Counter(run.title for run in runs)
-    folders = Counter(run.name for run in runs)
-    found = []
-    for run in runs:
-        name = run.name if folders[run.name] == 1 else str(shortened(run.path))
-        found.append(run.title if titles[run.title] == 1 else name)
-    return [printable(name) for name in found]
 
 
 def _marked(quantity: Quantity, runs: Sequence[Run]) -> list[str]:

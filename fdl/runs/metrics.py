@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,8 +25,9 @@ def read_json(file: Path) -> dict[str, Any] | None:
     """A JSON object from a file; None if no object can be read."""
     try:
         with open_own(file) as stream:
-            data = stream.read(_MAX_BYTES + 1)
-        content = json.loads(data) if len(data) <= _MAX_BYTES else None
+            # A limit for `read` makes room for so many bytes each time.
+            small = os.fstat(stream.fileno()).st_size <= _MAX_BYTES
+            content = json.loads(stream.read()) if small else None
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
@@ -125,7 +127,7 @@ class Metrics:
                 with steps and without epochs are numbered by the steps.
         """
         measured = [
-            {name: number for name, cell in row.items() if (number := _value(cell)) is not None}
+            {name: number for name, cell in row.items() if (number := as_number(cell)) is not None}
             for row in _rows_of_program(folder)
         ]
         if {name for row in measured for name in row if name in _COUNTERS} == {"step"}:
@@ -221,7 +223,8 @@ class Metric(NamedTuple):
         return False, -value if self.higher else value
 
 
-def _value(cell: object) -> float | None:
+def as_number(cell: object) -> float | None:
+    """A number, also one that is written as text; None for anything else."""
     try:
         return float(cell) if isinstance(cell, str | int | float) else None
     except (ValueError, OverflowError):
@@ -229,7 +232,4 @@ def _value(cell: object) -> float | None:
 
 
 def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+    return math.nan if (number := as_number(text)) is None else number

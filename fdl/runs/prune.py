@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
+from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +13,7 @@ from fdl.base.errors import FdlError, UsageError
 from fdl.base.suggest import did_you_mean
 from fdl.runs.find import by_metric, has_number, unmeasured
 from fdl.runs.metrics import Metric
-from fdl.runs.quantity import Known
+from fdl.runs.quantity import Known, span
 from fdl.runs.run import (
     CHECKPOINTS,
     CONFIG,
@@ -28,14 +28,11 @@ from fdl.runs.run import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
     from pathlib import Path
 
     from fdl.runs.run import Run
-
-_AGE = re.compile(r"(\d+)([smhdw])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 class Rule:
@@ -47,17 +44,12 @@ class Rule:
         state: Deletes only runs in this state.
 
     Raises:
-        UsageError: No condition is given, or a value is not an age, number or state.
+        UsageError: A value is not an age, number or state.
     """
 
     def __init__(
         self, keep: int | None = None, older_than: str | None = None, state: str | None = None
     ) -> None:
-        if keep is None and older_than is None and state is None:
-            raise UsageError(
-                "no condition says which runs to remove",
-                hint="give --keep N, --older-than AGE or --state STATE",
-            )
         if keep is not None and keep < 0:
             raise UsageError(f"--keep takes 0 or more, not {keep}")
         if state == RUNNING:
@@ -73,14 +65,8 @@ class Rule:
 
     def choose(self, runs: Sequence[Run], now: datetime) -> list[Run]:
         """The runs to delete, from runs listed newest first."""
-        chosen = []
-        seen: dict[Path, int] = {}
-        for run in runs:
-            folder = run.path.parent
-            seen[folder] = seen.get(folder, 0) + 1
-            if seen[folder] > self._keep and self._applies(run, now):
-                chosen.append(run)
-        return chosen
+        older = _behind(self._keep, runs, _folder)
+        return [run for run in older if self._applies(run, now)]
 
     def _applies(self, run: Run, now: datetime) -> bool:
         if run.state == RUNNING or not _is_removable(run):
@@ -96,13 +82,13 @@ def age(text: str) -> timedelta:
     Raises:
         UsageError: The text is not an age.
     """
-    found = _AGE.fullmatch(text)
-    if found is None:
+    seconds = span(text)
+    if seconds is None:
         raise UsageError(
             f"`{text}` is not an age", hint="a number and s, m, h, d or w: 30d is thirty days"
         )
     try:
-        return timedelta(**{_UNITS[found[2]]: int(found[1])})
+        return timedelta(seconds=seconds)
     except OverflowError:
         return timedelta.max
 
@@ -124,39 +110,63 @@ def _is_removable(run: Run) -> bool:
     return run.path.is_dir() and not run.is_linked and not run.path.is_symlink()
 
 
-def remove(run: Run) -> bool:
-    """Delete a run's folder. Links in it are deleted, their targets stay.
+class Removal(NamedTuple):
+    """A run that may go, or only some of its checkpoints.
 
-    The files that make it a run directory are deleted last. So fdl finds a half-deleted run again
-    and can delete the rest.
+    Attributes:
+        run: The run.
+        bytes: The size of what may go.
+        files: The checkpoints; empty for the whole run.
+        remark: What to know before it is deleted; empty for nothing.
+    """
+
+    run: Run
+    bytes: int
+    files: tuple[str, ...] = ()
+    remark: str = ""
+
+
+def remove(one: Removal) -> bool:
+    """Delete a run's folder, or some of its checkpoints. Links are deleted, their targets stay.
 
     Returns:
         False if it is no longer a run, or is running; then nothing was deleted.
 
     Raises:
-        FdlError: A file in it cannot be deleted.
+        FdlError: A file cannot be deleted.
     """
-    current = read(run.path)
-    if current is None or current.state == RUNNING or not _is_removable(run):
+    path, current = one.run.path, read(one.run.path)
+    if current is None or current.state == RUNNING or not _is_removable(one.run):
         return False
     try:
-        with os.scandir(run.path) as entries:
-            others = [entry for entry in entries if entry.name not in (RECORD, CONFIG)]
-        for entry in others:
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
-                Path(entry.path).unlink()
-        # Without its record it is not a run. Any other files that remain do no harm.
-        (run.path / CONFIG).unlink()
-        (run.path / RECORD).unlink()
-        run.path.rmdir()
+        if not one.files:
+            _remove_folder(path)
+        for name in one.files:
+            (path / name).unlink(missing_ok=True)
     except OSError as problem:
         raise FdlError(
-            f"{problem.filename or run.path} cannot be deleted: {problem.strerror}",
+            f"{problem.filename or path} cannot be deleted: {problem.strerror}",
             hint="check the permissions of its folder, then run the command again",
         ) from None
     return True
+
+
+def _remove_folder(path: Path) -> None:
+    """Delete the files that make a folder a run directory last.
+
+    So fdl finds a half-deleted run again and can delete the rest.
+    """
+    with os.scandir(path) as entries:
+        others = [entry for entry in entries if entry.name not in (RECORD, CONFIG)]
+    for entry in others:
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            Path(entry.path).unlink()
+    # Without its record it is not a run. Any other files that remain do no harm.
+    (path / CONFIG).unlink()
+    (path / RECORD).unlink()
+    path.rmdir()
 
 
 NONE = "none"
@@ -189,14 +199,24 @@ class KeepBest(NamedTuple):
         if runs and not ranked:
             raise unmeasured(self.metric, runs)
         group = Known(runs).resolve(self.group) if self.group and runs else None
-        seen: dict[object, int] = {}
-        others = []
-        for run in ranked:
-            place: object = repr(group.value(run)) if group else run.path.parent
-            seen[place] = seen.get(place, 0) + 1
-            if seen[place] > self.number:
-                others.append(run)
-        return others
+        return _behind(
+            self.number, ranked, (lambda run: repr(group.value(run))) if group else _folder
+        )
+
+
+def _behind(number: int, runs: Iterable[Run], place: Callable[[Run], object]) -> list[Run]:
+    """The runs behind the first ones of each place."""
+    seen = Counter[object]()
+    others = []
+    for run in runs:
+        seen[place(run)] += 1
+        if seen[place(run)] > number:
+            others.append(run)
+    return others
+
+
+def _folder(run: Run) -> Path:
+    return run.path.parent
 
 
 def keep_best(count: int | None, by: str | None, group: str | None) -> KeepBest | None:
@@ -268,22 +288,6 @@ def _has_last(run: Run) -> bool:
     return (run.path / LATEST).is_file()
 
 
-class Surplus(NamedTuple):
-    """Checkpoints of a run that may go.
-
-    Attributes:
-        run: The run.
-        names: The files.
-        bytes: Their size.
-        kept: ``last.fdl`` if it stays only because the run can be resumed; else empty.
-    """
-
-    run: Run
-    names: tuple[str, ...]
-    bytes: int
-    kept: str = ""
-
-
 def kinds(text: str) -> tuple[str, ...]:
     """The files that ``--checkpoints last,best`` keeps.
 
@@ -304,7 +308,7 @@ def kinds(text: str) -> tuple[str, ...]:
     return tuple(KINDS[word] for word in words)
 
 
-def surplus(runs: Iterable[Run], known: Sequence[Run], keep: Sequence[str]) -> list[Surplus]:
+def surplus(runs: Iterable[Run], known: Sequence[Run], keep: Sequence[str]) -> list[Removal]:
     """The checkpoints of some runs that are not kept; those that a run can resume from stay.
 
     Args:
@@ -324,32 +328,9 @@ def surplus(runs: Iterable[Run], known: Sequence[Run], keep: Sequence[str]) -> l
         }
         kept = needed if needed and _is_file(run.path / needed) else ""
         if sizes:
-            found.append(Surplus(run, tuple(sizes), sum(sizes.values()), kept))
+            remark = f"{kept} stays: to resume from" if kept else ""
+            found.append(Removal(run, sum(sizes.values()), tuple(sizes), remark))
     return found
-
-
-def remove_checkpoints(one: Surplus) -> bool:
-    """Delete the checkpoints of a run.
-
-    Returns:
-        False if the run is gone or running by now; then nothing was deleted.
-
-    Raises:
-        FdlError: A file cannot be deleted.
-    """
-    current = read(one.run.path)
-    if current is None or current.state == RUNNING:
-        return False
-    for name in one.names:
-        file = one.run.path / name
-        try:
-            file.unlink(missing_ok=True)
-        except OSError as problem:
-            raise FdlError(
-                f"{file} cannot be deleted: {problem.strerror}",
-                hint="check the permissions of its folder, then run the command again",
-            ) from None
-    return True
 
 
 def _is_file(path: Path) -> bool:

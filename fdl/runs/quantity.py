@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.base.errors import UsageError
 from fdl.base.suggest import did_you_mean
-from fdl.runs.metrics import BEST_OF, DIRECTIONS, HIGHEST, Metric
+from fdl.runs.metrics import BEST_OF, DIRECTIONS, HIGHEST, Metric, as_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -255,16 +255,20 @@ def constant(text: str, *, quoted: bool = False) -> Text:
             start = datetime.fromisoformat(
                 f"{date[1]}T{date[2] or '00'}:{date[3] or '00'}:{date[4] or '00'}"
             ).astimezone()
-            span = timedelta(seconds=1) if date[4] else timedelta(minutes=1)
-            return Text(text, None, start, start + (span if date[2] else timedelta(days=1)))
+            part = timedelta(seconds=1) if date[4] else timedelta(minutes=1)
+            return Text(text, None, start, start + (part if date[2] else timedelta(days=1)))
         except (ValueError, OverflowError, OSError):
             return Text(text)
     if quoted:
         return Text(text)
-    span_of_time = _SPAN.fullmatch(text)
-    if span_of_time:
-        return Text(text, float(span_of_time[1]) * _SECONDS[span_of_time[2]])
-    return Text(text, _number(text))
+    seconds = span(text)
+    return Text(text, _number(text) if seconds is None else seconds)
+
+
+def span(text: str) -> float | None:
+    """The seconds of a span of time such as ``30m`` or ``7d``; None for other text."""
+    found = _SPAN.fullmatch(text)
+    return float(found[1]) * _SECONDS[found[2]] if found else None
 
 
 def compare(value: object, operator: str, other: object) -> bool | None:
@@ -356,10 +360,7 @@ def _as_number(value: object) -> float | None:
 
 
 def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
+    number = as_number(text)
     return None if number != number else number
 
 

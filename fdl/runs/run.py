@@ -384,10 +384,8 @@ def read(path: Path) -> Run | None:
     A run directory has a ``run.json`` that names a state and a start, and a ``config.json``. Both
     are regular files, not links.
     """
-    if not all(_is_own_file(path / name) for name in (RECORD, CONFIG)):
-        return None
     record = read_json(path / RECORD)
-    if record is None or record.get("state") not in STATES:
+    if record is None or record.get("state") not in STATES or not _is_own_file(path / CONFIG):
         return None
     return Run(path, record) if _moment(record.get("started")) else None
 

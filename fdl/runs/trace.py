@@ -8,19 +8,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from fdl.runs.difference import Coverage, Difference, What, at_step, contents, epoch_of
-from fdl.runs.trace_file import Trace, TraceError, read_trace
-
-__all__ = [
-    "Coverage",
-    "Difference",
-    "Trace",
-    "TraceError",
-    "What",
-    "coverage",
-    "first_difference",
-    "read_trace",
-]  # fmt: skip
+from fdl.runs.difference import Coverage, Difference, What, at_step, contents
+from fdl.runs.trace_file import Trace, TraceError
 
 _ORDER: tuple[What, ...] = (
     "initial weights", "data order", "data content", "loss", "gradients", "weights",
@@ -105,25 +94,13 @@ def _weights(a: Trace, b: Trace, common: Coverage) -> Difference | None:
             continue
         names = _tensors(a, b, step)
         named = f": {_listed(names)}" if names else ""
-        if step == 0:
-            what: What = "initial weights"
-            detail = f"the weights differ{named}"
-        else:
-            what = "weights"
-            detail = f"the weights differ after step {step}{named}"
+        after = f" after step {step}" if step else ""
         begin = step if agreed is None else agreed + 1
-        return Difference(
-            step=step,
-            what=what,
-            detail=detail,
-            certain_from=begin,
-            certain_to=step,
-            left=left.digest.hex(),
-            right=right.digest.hex(),
-            agreed_steps=max(0, begin - common.first),
-            epoch=epoch_of(a, step),
-            tensors=names,
-        )
+        return at_step(
+            a, common, step, "weights" if step else "initial weights",
+            f"the weights differ{after}{named}", left.digest.hex(), right.digest.hex(),
+            certain_from=begin, agreed=max(0, begin - common.first), tensors=names,
+        )  # fmt: skip
     return None
 
 
@@ -131,7 +108,8 @@ def _ranks(a: Trace, b: Trace, common: Coverage) -> Difference | None:
     if a.world_size == b.world_size or common.last < common.first:
         return None
     left, right = a.world_size, b.world_size
-    detail = f"a step trains the batches of {_ranked(left)} instead of {_ranked(right)}"
+    detail = f"a step trains the batches of {_plural(left, 'rank', 'ranks')} instead of "
+    detail += _plural(right, "rank", "ranks")
     return at_step(a, common, common.first, "data order", detail, left, right)
 
 
@@ -139,12 +117,11 @@ def _order(a: Trace, b: Trace, common: Coverage) -> Difference | None:
     """Compare which samples every step trains."""
     for step, last in _runs(a, b, common):
         ones, others = a.batches_of(step), b.batches_of(step)
-        if len(ones) != len(others) and step < common.last:
-            detail = f"step {step} trains {_batches(len(ones))} instead of {len(others)}"
-            return at_step(a, common, step, "data order", detail, len(ones), len(others))
-        if not ones or not others or _same_order(a, b, ones[0], others[0], step, last):
-            continue
-        found = _where(a, b, common, step, last)
+        found = _count_differs(a, b, common, step)
+        if found is None:
+            if not ones or not others or _same_order(a, b, ones[0], others[0], step, last):
+                continue
+            found = _where(a, b, common, step, last)
         if found is not None:
             return found
     return None
@@ -165,17 +142,7 @@ def _losses(a: Trace, b: Trace, common: Coverage) -> Difference | None:
     detail = f"the loss is {_value(left)} instead of {_value(right)}"
     begin = max((at + 1 for at in common.weights if at < step and _equal(a, b, at)),
                 default=common.first)  # fmt: skip
-    return Difference(
-        step=step,
-        what="loss",
-        detail=detail,
-        certain_from=begin,
-        certain_to=step,
-        left=left,
-        right=right,
-        agreed_steps=step - common.first,
-        epoch=a.batch(number).epoch,
-    )
+    return at_step(a, common, step, "loss", detail, left, right, certain_from=begin)
 
 
 def _norms(a: Trace, b: Trace, common: Coverage) -> Difference | None:
@@ -236,15 +203,21 @@ def _where(a: Trace, b: Trace, common: Coverage, first: int, last: int) -> Diffe
             number = one if place is None else a.number_at(one, start + place)
             step = a.step_of(number)
     for at in range(step, last + 1):
-        ones, others = a.batches_of(at), b.batches_of(at)
-        if len(ones) != len(others) and at < common.last:
-            detail = f"step {at} trains {_batches(len(ones))} instead of {len(others)}"
-            return at_step(a, common, at, "data order", detail, len(ones), len(others))
-        for one, other in zip(ones, others, strict=False):
-            found = _other_samples(a, b, common, at, one, other)
-            if found is not None:
-                return found
+        found = _count_differs(a, b, common, at)
+        for one, other in zip(a.batches_of(at), b.batches_of(at), strict=False):
+            found = found or _other_samples(a, b, common, at, one, other)
+        if found is not None:
+            return found
     return None
+
+
+def _count_differs(a: Trace, b: Trace, common: Coverage, step: int) -> Difference | None:
+    """Compare the numbers of batches of a step; the last common one may be incomplete."""
+    one, other = len(a.batches_of(step)), len(b.batches_of(step))
+    if one == other or step >= common.last:
+        return None
+    detail = f"step {step} trains {_plural(one, 'batch', 'batches')} instead of {other}"
+    return at_step(a, common, step, "data order", detail, one, other)
 
 
 def _other_samples(
@@ -267,12 +240,9 @@ def _other_samples(
         detail = f"the batch has {len(mine)} samples instead of {len(yours)}"
     else:
         return None
-    known = at_step(a, common, step, "data order", detail, mine.tolist(), yours.tolist())
-    return Difference(
-        step=known.step, what=known.what, detail=known.detail, certain_from=known.certain_from,
-        certain_to=known.certain_to, left=known.left, right=known.right,
-        agreed_steps=known.agreed_steps, epoch=known.epoch, place=place,
-    )  # fmt: skip
+    return at_step(
+        a, common, step, "data order", detail, mine.tolist(), yours.tolist(), place=place
+    )
 
 
 def _unnamed(
@@ -282,18 +252,12 @@ def _unnamed(
     left, right = a.order_digest(epoch), b.order_digest(other)
     if left == right and a.batch(a.batches_of(step)[0]) == b.batch(b.batches_of(step)[0]):
         return None
-    return Difference(
-        step=step,
-        what="data order",
-        detail=f"the order of the samples differs in epoch {epoch + 1}; the traces cannot name "
+    return at_step(
+        a, common, step, "data order",
+        f"the order of the samples differs in epoch {epoch + 1}; the traces cannot name "
         "the samples",
-        certain_from=step,
-        certain_to=common.last,
-        left=left.hex() if left else None,
-        right=right.hex() if right else None,
-        agreed_steps=step - common.first,
-        epoch=epoch,
-    )
+        left.hex() if left else None, right.hex() if right else None, certain_to=common.last,
+    )  # fmt: skip
 
 
 # --- Values ------------------------------------------------------------------------------------
@@ -356,13 +320,8 @@ def _reach(trace: Trace) -> str:
 
 
 def _count(common: Coverage) -> str:
-    steps = max(0, common.last - common.first + 1)
-    return f"{steps:,} step{'' if steps == 1 else 's'}"
+    return _plural(max(0, common.last - common.first + 1), "step", "steps")
 
 
-def _ranked(count: int) -> str:
-    return f"{count} rank{'' if count == 1 else 's'}"
-
-
-def _batches(count: int) -> str:
-    return f"{count} batch{'' if count == 1 else 'es'}"
+def _plural(count: int, one: str, several: str) -> str:
+    return f"{count:,} {one if count == 1 else several}"

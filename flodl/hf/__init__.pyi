@@ -47,6 +47,7 @@ from .collators import (
     DataCollatorForLanguageModeling as DataCollatorForLanguageModeling,
     DataCollatorForTokenClassification as DataCollatorForTokenClassification,
     DataCollatorWithPadding as DataCollatorWithPadding,
+    align_labels as align_labels,
     default_data_collator as default_data_collator,
 )
 from .conversion import (
@@ -109,10 +110,6 @@ from .tokenizer import (
     PreTrainedTokenizerFast as PreTrainedTokenizerFast,
     RobertaTokenizerFast as RobertaTokenizerFast,
     XLMRobertaTokenizerFast as XLMRobertaTokenizerFast,
-)
-from .training_data import (
-    align_labels as align_labels,
-    mask_tokens as mask_tokens,
 )
 from .verify import (
     verify_export as verify_export,

@@ -1,15 +1,14 @@
 """``python -m flodl.hf COMMAND``: the program behind ``fdl flodl-hf``.
 
-Every command is a module of :mod:`flodl.hf.commands` with a class of FdlArgs and a function that
-takes them. The manifest beside this file describes each command in one line.
+:mod:`flodl.hf.commands` has a class of FdlArgs and a function for each command. The manifest beside
+this file describes each command in one line.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from pathlib import Path
 
 from fdl.base import output
@@ -17,7 +16,7 @@ from fdl.base.layout import Page, Row, terminal_width
 from fdl.base.suggest import nearest
 from fdl.programs.bundled import descriptions
 from flodl.errors import FlodlError
-from flodl.hf.commands.typed import plain
+from flodl.hf.ready import plain
 
 SUCCESS, FAILED, REFUSED = 0, 1, 2
 _USAGE = "python -m flodl.hf COMMAND [ARGS]"
@@ -55,23 +54,16 @@ def _run(words: Sequence[str]) -> int:
         return SUCCESS
     if name not in commands():
         return _refuse(name)
-    return _command(name)(words[1:])
+    # Imported here, because the list of commands must not wait for their arguments.
+    from flodl.hf.commands import COMMANDS
+
+    arguments, command = COMMANDS[name]
+    return command(arguments.parse_or_schema(words[1:]))
 
 
 def commands() -> dict[str, str]:
     """The name of each command -> what it does, in one line."""
     return descriptions(str(Path(__file__).parent))
-
-
-def _command(name: str) -> Callable[[Sequence[str]], int]:
-    """A function that parses the arguments of a command and runs it."""
-    module = import_module(f"flodl.hf.commands.{name.replace('-', '_')}")
-
-    def run(words: Sequence[str]) -> int:
-        code: int = module.main(module.Args.parse_or_schema(words))
-        return code
-
-    return run
 
 
 def _told(problem: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What calling a tokenizer returns: a mapping of model inputs, as ``transformers`` has it."""
+"""A batch of texts, as ``transformers`` has it, and what it says of each token."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, fin
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from flodl.hf.device import known_device
+from flodl.device import select_device
+from flodl.hf.families.family import IDS, MASK
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
+
 
 TensorKind: TypeAlias = Literal["pt", "np"]
 
@@ -131,7 +134,7 @@ class BatchEncoding(UserDict[str, Any]):
         """
         if isinstance(device, torch.dtype):
             raise TypeError(f"token ids stay integers; to() takes a device, not {device}")
-        target = known_device(torch.device(device) if isinstance(device, int) else device)
+        target = select_device(torch.device(device) if isinstance(device, int) else device)
         for name, value in self.data.items():
             if isinstance(value, torch.Tensor):
                 self.data[name] = value.to(target, non_blocking=non_blocking)
@@ -252,3 +255,57 @@ def _as_array(value: Any) -> np.ndarray[Any, Any]:
 
 
 _CONVERTERS: dict[str, Callable[[Any], Any]] = {"pt": _as_tensor, "np": _as_array}
+
+
+# --- Facts about tokens ----------------------------------------------------------------------
+
+
+Batch: TypeAlias = Mapping[str, Any]
+"""Tensors ``[B, S]`` by name, as a call of a tokenizer returns them: a ``BatchEncoding``."""
+
+TokenFact: TypeAlias = Literal["special_tokens_mask", "sequence_ids", "word_ids", "offsets"]
+
+
+def mask_of(batch: Batch) -> Tensor:
+    """1 for tokens and 0 for padding, int64 ``[B, S]``."""
+    given: Tensor | None = batch.get(MASK)
+    return torch.ones_like(batch[IDS]) if given is None else (given != 0).to(torch.int64)
+
+
+def samples_of(batch: Batch) -> list[int]:
+    """The number of the text that each row was made from; a long text may have several rows."""
+    given = batch.get("overflow_to_sample_mapping")
+    return list(range(len(batch[IDS]))) if given is None else torch.as_tensor(given).tolist()
+
+
+def token_fact(batch: Batch, name: TokenFact) -> Tensor:
+    """One fact about every token, int64 ``[B, S]``; for offsets ``[B, S, 2]``.
+
+    A batch that was not made from texts here does not know its texts: its tokens then are of one
+    text, of no word, and only padding is special.
+
+    Args:
+        batch: The batch.
+        name: ``special_tokens_mask``, 1 for special tokens and padding; ``sequence_ids``, the text
+            of a pair that a token is from, -1 for special tokens and padding; ``word_ids``, the
+            word of its text, -1 for none; ``offsets``, its first character and the one after its
+            last, both 0 if there is none.
+    """
+    ids: Tensor = batch[IDS]
+    given = batch.get("offset_mapping" if name == "offsets" else name)
+    if given is not None:
+        return torch.as_tensor(given, device=ids.device)
+    rows = getattr(batch, "encodings", None)
+    if rows:
+        # As floats, None becomes NaN in one call. Such small numbers are exact in float64.
+        facts = np.array([getattr(row, name) for row in rows], dtype=np.float64)
+        whole = np.where(np.isnan(facts), -1.0, facts).astype(np.int64)
+        return torch.from_numpy(whole).to(ids.device)
+    match name:
+        case "special_tokens_mask":
+            return 1 - mask_of(batch)
+        case "sequence_ids":
+            return mask_of(batch) - 1
+        case "word_ids":
+            return torch.full_like(ids, -1)
+    return ids.new_zeros((*ids.shape, 2))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from flodl.graph import FlowBuilder, Graph
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.device import known_device
+from flodl.device import select_device
+from flodl.graph import Graph
+from flodl.graph.draft import Draft
+from flodl.graph.topology import ENTRY
+from flodl.hf.config import EncoderConfig
 from flodl.hf.families import family_of
 from flodl.hf.head_kind import HeadKind, named_head
+from flodl.hf.layers.encoder import Part
 from flodl.hf.layers.initial import initialise
 from flodl.hf.layers.layout import (
     IDS,
@@ -64,7 +67,7 @@ def build(
         UnsupportedModelError: The configuration names a head that flodl does not have.
     """
     kind = named_head(config) if kind is None else kind
-    device = known_device(device)
+    device = select_device(device)
     with torch.device("meta"), NoInitialisation():
         graph = _described(config, kind, pooler)
     if kind is HeadKind.MLM:
@@ -108,22 +111,25 @@ def _described(config: EncoderConfig, kind: HeadKind, pooler: bool) -> Graph:
         told_what_is_read=reads_first,
         all_read=kind is HeadKind.QA,  # its softmax goes over all positions of a row
     )
-    flow = ModelFlow.from_(nn.Identity())
-    flow.entry("input_ids").tag(IDS, keep=False).input(*INPUTS, optional=True)
+    told = (READ,) if reads_first else ()
+    model = _Description(INPUTS)
     if reads_first:
-        flow.fork(ReadPositions()).using(PLACES).tag(READ, keep=False)
-    flow.through(encoder, name=config.prefix).using(*INPUTS, *((READ,) if reads_first else ()))
+        model.branch(Part(ReadPositions(), None, (PLACES,)), READ, keep=False)
+    model.step(Part(encoder, config.prefix, (*INPUTS, *told)))
     match kind:
         case HeadKind.SEQCLS:
-            family.row_classifier(flow, config, config.num_labels)
+            head = family.row_classifier(config)
         case HeadKind.TOKCLS:
-            family.token_classifier(flow, config, config.num_labels)
+            head = family.token_classifier(config)
         case HeadKind.QA:
-            family.span_finder(flow, config)
+            head = family.span_finder(config)
         case HeadKind.MLM:
-            family.word_decoder(flow, config)
+            head = family.word_decoder(config)
+    for part in head:
+        model.step(part)
     # The scores of all words are the largest tensor, so only the caller keeps them.
-    return flow.tag("logits", keep=kind is not HeadKind.MLM).build()
+    model.tag("logits", keep=kind is not HeadKind.MLM)
+    return model.graph()
 
 
 def _encoder(
@@ -147,30 +153,73 @@ def _encoder(
         all_read: Whether results depend on the states of padding; see :class:`ChoiceOfLayout`.
     """
     family = family_of(config)
-    flow = ModelFlow.from_(nn.Identity())
     told = (READ,) if told_what_is_read else ()
-    flow.entry("input_ids").tag(IDS, keep=False).input(*INPUTS, *told, RECORD, optional=True)
-    flow.label(config.prefix)
+    model = _Description((*INPUTS, *told, RECORD), config.prefix)
     # If padding attends to all positions, every row has something to attend to.
     free = family.pads_see_all
-    flow.fork(Keys(first_of_none=not free)).using(MASK).tag(KEYS, keep=False)
+    model.branch(Part(Keys(first_of_none=not free), None, (MASK,)), KEYS, keep=False)
     choice = ChoiceOfLayout(all_read=all_read, first_sees_all=told_what_is_read and free)
-    flow.fork(choice).using(PLACES, KEYS).tag(LAYOUT, keep=False)
+    model.branch(Part(choice, None, (PLACES, KEYS)), LAYOUT, keep=False)
     known = (IDS, KEYS, LAYOUT)
-    masked = (*known, MASK, TYPES, POSITIONS)
-    flow.through(family.embeddings(config), name="embeddings").using(*masked)
+    model.step(Part(family.embeddings(config), "embeddings", (*known, MASK, TYPES, POSITIONS)))
     turned = (POSITIONS,) if family.turns_by_position else ()
     layers = family.encoder(config)
-    flow.through(layers, name=family.encoder_name).using(*known, *turned, *told, RECORD)
+    model.step(Part(layers, family.encoder_name, (*known, *turned, *told, RECORD)))
     norm = family.final_norm(config)
     if norm is not None:
-        flow.through(norm, name="final_norm")
-    flow.through(InRows(), name="in_rows").using(*known, *told).tag(LAST_HIDDEN_STATE)
-    made = family.pooler(config) if pooler else None
-    if made is not None:
-        add = flow.through if ends_pooled else flow.fork
-        add(made, name="pooler").tag(POOLER_OUTPUT)
-    return flow.build()
+        model.step(Part(norm, "final_norm"))
+    model.step(Part(InRows(), "in_rows", (*known, *told)))
+    model.tag(LAST_HIDDEN_STATE)
+    if pooler and family.pooler is not None:
+        made = Part(family.pooler(config.hidden_size), "pooler")
+        if ends_pooled:
+            model.step(made)
+            model.tag(POOLER_OUTPUT)
+        else:
+            model.branch(made, POOLER_OUTPUT)
+    return model.graph()
+
+
+class _Description:
+    """A model as a chain of steps, which read further values by name.
+
+    Args:
+        inputs: The names of the inputs after the ids; all may be left out.
+        label: The name of the graph.
+    """
+
+    def __init__(self, inputs: Sequence[str], label: str | None = None) -> None:
+        self._draft = Draft()
+        self._draft.here, self._draft.label = __name__, label
+        self._end = self._draft.call(nn.Identity(), ENTRY, None)
+        self._draft.name_entry("input_ids")
+        self.tag(IDS, keep=False)
+        for name in inputs:
+            self._draft.port(name)
+        self._draft.optional.update(inputs)
+
+    def step(self, part: Part) -> None:
+        """Append a step to the chain."""
+        self._end = self._draft.call(part.module, self._end, part.name)
+        if part.using:
+            self._draft.refer(self._end, part.using, {})
+
+    def branch(self, part: Part, tag: str, *, keep: bool = True) -> None:
+        """Compute a further value of the end of the chain, which stays."""
+        end = self._end
+        self.step(part)
+        self.tag(tag, keep=keep)
+        self._end = end
+
+    def tag(self, name: str, *, keep: bool = True) -> None:
+        """Name the end of the chain."""
+        self._draft.claim_tag(name, self._end)
+        if not keep:
+            self._draft.passing.add(name)
+
+    def graph(self) -> ModelGraph:
+        """The graph that ends where the chain ends."""
+        return ModelGraph(*self._draft.finish(self._end))
 
 
 def _tie_words(graph: nn.Module, config: EncoderConfig) -> None:
@@ -220,11 +269,14 @@ class ModelGraph(Graph):
         Returns:
             ``last_hidden_state [B, S, H]``, or the logits of the head.
         """
+        inputs: tuple[Tensor | None, ...]
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, places)
+        rest = self.topology.inputs[len(inputs) :]
+        if not others.keys() <= set(rest):
+            return super().forward(*inputs, **others)  # refuses them
         record = others.get(RECORD)
-        if record is None:
-            return super().forward(*inputs, **others)
-        return self._recorded(record, self._ordered(inputs, others))
+        inputs = (*inputs, *map(others.get, rest))
+        return self._run(self._core, inputs) if record is None else self._recorded(record, inputs)
 
     def _recorded(self, record: Record, inputs: tuple[Tensor | None, ...]) -> Tensor:
         """Run the pure core and record the tagged values; other threads do not see them."""
@@ -237,13 +289,3 @@ class ModelGraph(Graph):
         named = zip(self.topology.kept_tags, tags, strict=True)
         record.tags = {name: value for name, value in named if value is not None}
         return output
-
-
-class ModelFlow(FlowBuilder):
-    """Builds a :class:`ModelGraph`."""
-
-    _makes = ModelGraph
-
-    def build(self) -> ModelGraph:
-        """Make the graph; see :meth:`FlowBuilder.build`."""
-        return cast("ModelGraph", super().build())

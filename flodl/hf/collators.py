@@ -1,6 +1,6 @@
-"""Collators for ``torch.utils.data.DataLoader``: encoded rows to a padded batch.
+"""Training data: collators for ``torch.utils.data.DataLoader``, and labels of tokens.
 
-Names, arguments, values and random draws are those of transformers' collators.
+Names, arguments, values and random draws of collators are those of transformers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from flodl.hf.batch_encoding import BatchEncoding, TensorKind
+from flodl.hf.batch_encoding import Batch, BatchEncoding, TensorKind, samples_of, token_fact
 from flodl.hf.losses import IGNORED
 from flodl.hf.text.call_options import PaddingChoice
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
@@ -194,3 +194,48 @@ class DataCollatorForLanguageModeling:
     def _draw(self, ids: Tensor, probability: float) -> Tensor:
         full = torch.full(ids.shape, float(probability))
         return torch.bernoulli(full, generator=self._generator).bool()
+
+
+def align_labels(
+    word_labels: Sequence[Sequence[int]], enc: Batch, all_pieces: bool = False
+) -> Tensor:
+    """Turn labels of words into labels of tokens, for ``token_classification_loss``.
+
+    Words are those that the tokenizer found in the text, ``enc.word_ids(row)``. Many tokenizers
+    also split at punctuation, so a text of the words ``["U.S.", "GDP"]`` can have more than two.
+
+    Args:
+        word_labels: For each input, the label of each of its words. Rows that are windows of one
+            input (``overflow_to_sample_mapping``) share its labels. In pairs, the first text is
+            labelled.
+        enc: The encoded texts.
+        all_pieces: Whether all pieces of a word get its label, or only the first piece.
+
+    Returns:
+        Labels ``[B, S]``, int64; -100, which does not count, for all positions without a label.
+
+    Raises:
+        ValueError: An input has no labels, or a text has more words than labels.
+    """
+    samples = samples_of(enc)
+    if len(word_labels) <= max(samples, default=-1):
+        raise ValueError(
+            f"labels of {len(word_labels)} inputs were given for a batch with a row of input "
+            f"{max(samples)} (from 0)"
+        )
+    words = token_fact(enc, "word_ids").masked_fill(token_fact(enc, "sequence_ids") != 0, -1)
+    counts = [len(word_labels[sample]) for sample in samples]
+    for row, (highest, count) in enumerate(zip(words.amax(dim=1).tolist(), counts, strict=True)):
+        if highest >= count:
+            raise ValueError(
+                f"row {row} has a word number {highest} (from 0) and only {count} labels: label "
+                "words as the tokenizer divides the text, which is often at punctuation too"
+            )
+    # The last column stays ignored, because word -1 indexes it.
+    table = torch.full((len(samples), max(counts, default=0) + 1), IGNORED)
+    for row, sample in enumerate(samples):
+        table[row, : counts[row]] = torch.tensor(word_labels[sample], dtype=torch.int64)
+    labels = table.to(words.device).gather(1, words % table.shape[1])
+    if not all_pieces:
+        labels[:, 1:][words[:, 1:] == words[:, :-1]] = IGNORED
+    return labels

@@ -23,8 +23,8 @@ from torch import Tensor
 from flodl.errors import FlodlError
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.hub import converted_file, locate
-from flodl.hf.output_files import COMPANIONS, companions_of, copy_files, new_directory
 from flodl.hf.source import (
+    COMPANIONS,
     CONFIG,
     INDEX,
     PICKLES,
@@ -32,6 +32,9 @@ from flodl.hf.source import (
     Access,
     Checkpoint,
     Directory,
+    companions_of,
+    copy_files,
+    new_directory,
     shard_names,
 )
 from flodl.hf.weights.keys import is_alias, other_names

@@ -24,7 +24,7 @@ from flodl.hf.pretrained import PretrainedModel
 from flodl.hf.task_heads import inputs_of
 
 if TYPE_CHECKING:
-    from flodl.hf.text.encodings import Batch
+    from flodl.hf.batch_encoding import Batch
     from flodl.train.plain_loop.setup import HasGraph
 
 

@@ -14,23 +14,27 @@ from flodl.checkpoint.files import read_file_header
 from flodl.errors import FlodlError
 from flodl.graph import Graph
 from flodl.hf.build import build
-from flodl.hf.configs.base import json_text
+from flodl.hf.config import json_text
 from flodl.hf.errors import CheckpointMismatchError, ConfigError
 from flodl.hf.families import AutoConfig, DebertaV2Config, EncoderConfig
 from flodl.hf.head_kind import HeadKind, named_head
 from flodl.hf.opening import HeadOpening, open_model, with_head
-from flodl.hf.output_files import (
+from flodl.hf.source import (
     COMPANIONS,
+    CONFIG,
+    INDEX,
+    WEIGHTS,
+    Checkpoint,
+    Directory,
     companions_of,
     copy_files,
     new_directory,
+    read_text,
 )
-from flodl.hf.source import CONFIG, INDEX, WEIGHTS, Checkpoint, Directory, read_text
 from flodl.hf.text.files import OWN_NAMES
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from flodl.hf.weights.fill import LoadReport
-from flodl.hf.weights.keys import keys_have_pooler
-from flodl.hf.weights.slots import put, slots_of
+from flodl.hf.weights.keys import keys_have_pooler, put, slots_of
 from flodl.hf.weights.writing import save_safetensors_file_from_graph
 
 SOURCE_CONFIG = "config.source.json"
@@ -209,16 +213,14 @@ def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph
         CheckpointError: The file is not a checkpoint, or not one of this model.
     """
     config = _without_source(AutoConfig.from_json_str(config_json, origin=origin))
-    shapes, dtypes = {}, {}
-    for entry in read_file_header(checkpoint).model_entries:
-        key = entry.name.replace("/", ".")
-        shapes[key], dtypes[key] = entry.shape, entry.dtype
-    config = with_head(config, named_head(config), shapes)
-    graph = build(config, pooler=keys_have_pooler(shapes), device="cpu")
+    entries = read_file_header(checkpoint).model_entries
+    stored = {entry.name.replace("/", "."): entry for entry in entries}
+    config = with_head(config, named_head(config), stored)
+    graph = build(config, pooler=keys_have_pooler(stored), device="cpu")
     for slot in slots_of(graph):
-        stored = next((dtypes[key] for key in slot.keys if key in dtypes), None)
-        if stored is not None:
-            put(slot.places, torch.empty(slot.tensor.shape, dtype=stored))
+        known = next((stored[key] for key in slot.keys if key in stored), None)
+        if known is not None:
+            put(slot.places, torch.empty(slot.tensor.shape, dtype=known.dtype))
     report = graph.load_checkpoint(checkpoint)
     if report.missing:
         raise CheckpointMismatchError(

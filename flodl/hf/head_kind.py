@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flodl.hf.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
-    from flodl.hf.configs.base import EncoderConfig
+    from flodl.hf.config import EncoderConfig
 
 
 class HeadKind(StrEnum):

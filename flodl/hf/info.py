@@ -40,8 +40,7 @@ from flodl.hf.source import (
     shard_names,
 )
 from flodl.hf.weights.fill import match
-from flodl.hf.weights.keys import keys_have_pooler
-from flodl.hf.weights.slots import slots_of
+from flodl.hf.weights.keys import keys_have_pooler, slots_of
 from flodl.hf.weights.stored import Stored, StoredFiles
 
 
@@ -159,10 +158,9 @@ def inspect_checkpoint(src: str | Path, access: Access | None = None) -> Inspect
     config = AutoConfig.from_json_str(text, origin=f"{checkpoint.name}/{CONFIG}")
     stored, files = _headers(checkpoint, access)
     tensors = stored.tensors
-    shapes = {key: one.shape for key, one in tensors.items()}
     kind = saved_head(config)
-    found = with_head(config, kind, shapes)
-    graph = build(found, pooler=keys_have_pooler(shapes))
+    found = with_head(config, kind, tensors)
+    graph = build(found, pooler=keys_have_pooler(tensors))
     return Inspection(
         name=checkpoint.name,
         commit=checkpoint.commit,

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from flodl.hf.configs.base import EncoderConfig
+from flodl.hf.config import EncoderConfig
 from flodl.hf.layers.layout import may_decide_on
 
 IGNORED = -100

@@ -16,10 +16,12 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from flodl.hf.families import EncoderConfig
 from flodl.hf.head_kind import HeadKind
+
+if TYPE_CHECKING:
+    from flodl.hf.families import EncoderConfig
 
 FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2", "modernbert")
 """The families in the order of the grid."""

@@ -2,8 +2,8 @@
 
 ::
 
-    config = with_head(read_config(checkpoint, family, kind, asked), kind, shapes)
-    graph = build(config)
+    config = with_head(read_config(checkpoint, family, kind, asked), kind, stored.tensors)
+    graph = build(config, kind)
     fill(graph, stored, config)
 
 Each stage makes one value from those before. Only the headers of the weights are read before the
@@ -15,17 +15,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Protocol, TypedDict
 
 import torch
 
+from flodl.device import select_device
 from flodl.graph import Graph
 from flodl.hf.build import build
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.configs.labels import LABEL_FIELDS, Labels
-from flodl.hf.device import known_device
+from flodl.hf.config import EncoderConfig
+from flodl.hf.config_fields import LABEL_FIELDS, Labels
 from flodl.hf.errors import ConfigError, FileNotFoundOnHub
 from flodl.hf.families import AutoConfig, family_of
 from flodl.hf.families.deberta import DebertaV2Config
@@ -33,7 +33,7 @@ from flodl.hf.head_kind import HeadKind, class_name, saved_head
 from flodl.hf.hub import locate
 from flodl.hf.layers.attention import check_attention
 from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint
-from flodl.hf.text.inputs import check_options
+from flodl.hf.text.call_options import check_options
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from flodl.hf.weights.fill import HeadInit, LoadReport, fill
 from flodl.hf.weights.keys import is_start_for, keys_have_pooler
@@ -42,7 +42,14 @@ from flodl.log import warning
 
 Source = str | os.PathLike[str]
 
-Shapes = Mapping[str, Sequence[int]]
+
+class Shaped(Protocol):
+    """The description of a tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+
 
 _CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
 
@@ -157,9 +164,8 @@ def open_model(
     config = read_config(checkpoint, family, kind, asked)
     kind = kind or saved_head(config)
     stored = StoredFiles(checkpoint.weight_files(), asked.get("key_mapping"))
-    shapes = {key: tensor.shape for key, tensor in stored.tensors.items()}
-    config = with_head(config, kind, shapes, new_head=asked.get("head_init") == "replace")
-    graph = build(config, kind, pooler=keys_have_pooler(shapes))
+    config = with_head(config, kind, stored.tensors, new_head=asked.get("head_init") == "replace")
+    graph = build(config, kind, pooler=keys_have_pooler(stored.tensors))
     if _filled(graph, stored, config, kind, asked, checkpoint).untied:
         config = config.replace(tie_word_embeddings=False)
     graph.set_source_config(config.to_json_string())
@@ -257,7 +263,11 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
 
 
 def with_head(
-    config: EncoderConfig, kind: HeadKind, shapes: Shapes, *, new_head: bool = False
+    config: EncoderConfig,
+    kind: HeadKind,
+    tensors: Mapping[str, Shaped],
+    *,
+    new_head: bool = False,
 ) -> EncoderConfig:
     """The configuration of a model with this head: its class, its labels and its variant.
 
@@ -267,7 +277,7 @@ def with_head(
     Args:
         config: That of a checkpoint.
         kind: The head.
-        shapes: Shapes of the tensors of the checkpoint, by key; none for a new model.
+        tensors: The descriptions of the tensors of the checkpoint, by key; none for a new model.
         new_head: Whether the head is drawn again. Then the checkpoint's classifier does not say how
             many classes there are.
 
@@ -276,11 +286,12 @@ def with_head(
     """
     fields: dict[str, Any] = {"architectures": (class_name(config, kind),)}
     if kind.labelled:
-        rows = shapes.get(_CLASSIFIERS[0]) or shapes.get(_CLASSIFIERS[1])
-        fields["id2label"] = config.labels_for(rows[0] if rows and not new_head else None)
+        last = tensors.get(_CLASSIFIERS[0]) or tensors.get(_CLASSIFIERS[1])
+        rows = last.shape[0] if last and last.shape and not new_head else None
+        fields["id2label"] = config.labels_for(rows)
     config = config.replace(**fields)
     if kind is HeadKind.MLM and isinstance(config, DebertaV2Config):
-        config = config.for_masked_lm(legacy=_has_older_decoder(config, shapes))
+        config = config.for_masked_lm(legacy=_has_older_decoder(config, tensors))
     return config
 
 
@@ -353,7 +364,7 @@ def settled(
         found["head_init"] = "replace"
     check_options(found, known, method, otherwise)
     if found.get("device") is not None:
-        found["device"] = known_device(found["device"])  # refuse it before any download
+        found["device"] = select_device(found["device"])  # refuse it before any download
     return found
 
 

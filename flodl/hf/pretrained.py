@@ -16,7 +16,7 @@ from flodl.graph import Graph
 from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import HeadKind, class_name
 from flodl.hf.layers.attention import check_attention
-from flodl.hf.layers.transformer_layer import RecomputedLayer
+from flodl.hf.layers.encoder import RecomputedLayer
 from flodl.hf.model_call import Arguments, ModelOutput, decoder_of, put_word_table, word_table_of
 
 if TYPE_CHECKING:

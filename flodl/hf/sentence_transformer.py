@@ -15,16 +15,23 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from fdl.base.files import replace_text
+from flodl.device import select_device
 from flodl.graph import Graph
-from flodl.hf.device import known_device
+from flodl.hf.batch_encoding import Batch, mask_of
 from flodl.hf.encoder_model import backbone_outputs
 from flodl.hf.export import save_model
 from flodl.hf.families import EncoderConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.hub import locate
 from flodl.hf.opening import Opening, Source, access_of, open_model, settled
-from flodl.hf.predict.batching import Batching, device_of, encoded_batches, running
-from flodl.hf.predict.text import TextEncoding, listed_texts
+from flodl.hf.predict.batching import (
+    Batching,
+    TextEncoding,
+    device_of,
+    encoded_batches,
+    listed_texts,
+    running,
+)
 from flodl.hf.sentence_settings import (
     POOLINGS,
     Pooling,
@@ -34,9 +41,7 @@ from flodl.hf.sentence_settings import (
     similarity,
 )
 from flodl.hf.task_heads import inputs_of
-from flodl.hf.text.call_options import TruncationChoice
-from flodl.hf.text.encodings import Batch, mask_of
-from flodl.hf.text.inputs import check_options
+from flodl.hf.text.call_options import TruncationChoice, check_options
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 _REST = (
@@ -146,7 +151,7 @@ class SentenceTransformer:
 
     def to(self, device: torch.device | str) -> Self:
         """Move the encoder to a device."""
-        self.graph.to(known_device(device))
+        self.graph.to(select_device(device))
         return self
 
     def eval(self) -> Self:
@@ -310,7 +315,7 @@ class SentenceTransformer:
             options.get("batch_size", 32), options.get("max_tokens"), options.get("bucket", True)
         )
         shown = _shown(len(texts)) if options.get("show_progress_bar") else nullcontext(None)
-        with running(self.graph, len(texts)) as device, shown as tell:
+        with running(self.graph) as device, shown as tell:
             for inputs, _, batch in encoded_batches(texts, encoding, batching.on(device)):
                 pooled = self._pooled(batch.to(device), pooling)
                 if scaled:

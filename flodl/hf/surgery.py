@@ -7,7 +7,6 @@ and also task heads, because these read the configuration once.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
@@ -17,18 +16,15 @@ from torch import Tensor, nn
 from flodl.errors import PathError
 from flodl.graph import FlowBuilder, Graph
 from flodl.graph.base import GraphBase
-from flodl.graph.modules import NamedInputModule
 from flodl.graph.selection import Spot, places, select
 from flodl.hf.build import build
 from flodl.hf.errors import ConfigError
-from flodl.hf.families import AutoConfig, EncoderConfig
+from flodl.hf.families import AutoConfig, EncoderConfig, family_of
 from flodl.hf.families.albert import AlbertEncoder
 from flodl.hf.families.modernbert import ModernBertLayers
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.layers.layout import IDS, KEYS, LAYOUT, MASK, Keys, Refs
-
-_WORDS = ("embeddings.word_embeddings", "embeddings.tok_embeddings")
-_DECODERS = ("decoder", "vocab_projector")
+from flodl.hf.model_call import word_table_of
 
 
 def extract(graph: Graph, path: str) -> Graph:
@@ -38,37 +34,28 @@ def extract(graph: Graph, path: str) -> Graph:
       ``last_hidden_state [B, S, H]`` and has its own configuration.
     - Layers of an encoder become ``graph(hidden_states [B, S, H], attention_mask=None)``,
       renumbered from 0 under ``encoder.layer``; those of a ModernBERT under ``encoder``.
-    - Other modules run one after the other.
 
     Args:
-        graph: A model.
-        path: What to copy: ``"bert"``, ``"bert.encoder.layer.0-3"``, ``"classifier"``.
+        graph: A model of ``flodl.hf``.
+        path: What to copy: ``"bert"``, ``"bert.encoder.layer.0-3"``.
 
     Raises:
-        PathError: The path leads nowhere, or to modules that need more than the output of the
-            module before them.
+        PathError: The path leads nowhere, or neither to the encoder nor to layers of it.
         ConfigError: The path is the encoder, and its parts do not match its configuration, for
             instance while adapters are not merged.
     """
-    spots = _wanted(graph, path)
-    if isinstance(spots[0].module, GraphBase) and len(spots) == 1:
+    graph.validate_path(path)  # raises an error that says what is wrong
+    spots = select(graph, path)
+    if len(spots) == 1 and isinstance(spots[0].module, GraphBase):
         return _encoder_of(graph, spots[0].graph)
-    holder = _holder_of(graph, spots)
-    if holder is not None:
-        layers = _layers_of(holder, [int(spot.key) for spot in spots])
-        return layers.train(spots[0].module.training)
-    needy = [s.path for s in spots if isinstance(s.module, NamedInputModule | GraphBase)]
-    needy += [spot.path for spot in spots if not _takes_one_tensor(spot.module)]
-    if needy:
+    holder = _holder_of(graph, spots) if spots else None
+    if holder is None:
         raise PathError(
-            f"{needy[0]!r} cannot run alone: it needs other values of the graph; extract the "
-            "encoder, a range of its layers, or a module that takes one tensor"
+            f"{path!r} is neither the encoder nor layers of it, which alone can be extracted; "
+            "copy another module with copy.deepcopy(graph.get_submodule(name))"
         )
-    first, *others = (copy.deepcopy(spot.module) for spot in spots)
-    flow: FlowBuilder = FlowBuilder.from_(first)
-    for module in others:
-        flow.through(module)
-    return flow.build().train(spots[0].module.training)
+    layers = _layers_of(holder, [int(spot.key) for spot in spots])
+    return layers.train(spots[0].module.training)
 
 
 def drop_layers(graph: Graph, layers: Iterable[int]) -> None:
@@ -135,16 +122,18 @@ def resize_vocab(graph: Graph, size: int, *, seed: int = 0) -> None:
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(f"size={size!r}: a vocabulary has a whole number of words, at least 1")
-    words = _word_table(graph)
+    if graph.source_config is None:
+        raise ValueError("the graph has no word table: it is not a model of flodl.hf")
+    config = AutoConfig.from_json_str(graph.source_config)
+    words = word_table_of(graph, config)
     if words.padding_idx is not None and words.padding_idx >= size:
         raise ConfigError(
             f"a vocabulary of {size} has no row for the padding, whose id is {words.padding_idx}"
         )
-    config = _changed_config(graph, vocab_size=size)
-    spread = 0.02 if config is None else config.initializer_range
+    config, spread = config.replace(vocab_size=size), config.initializer_range
     generator = torch.Generator().manual_seed(seed)
     resized: dict[Tensor, nn.Parameter] = {}
-    for owner, name, parameter in list(_sized_by_words(graph, words)):
+    for owner, name, parameter in list(_sized_by_words(graph, config, words)):
         if parameter not in resized:
             values = _resized(parameter, size, spread if parameter.dim() > 1 else 0.0, generator)
             resized[parameter] = nn.Parameter(values, requires_grad=parameter.requires_grad)
@@ -174,32 +163,9 @@ def _put_config(graph: Graph, config: EncoderConfig | None) -> None:
 # --- Parts -----------------------------------------------------------------------------------
 
 
-def _wanted(graph: Graph, path: str) -> list[Spot]:
-    graph.validate_path(path)  # raises an error that says what is wrong
-    spots = select(graph, path)
-    if not spots:
-        raise PathError(f"path {path!r} leads to a tag; give the name of modules")
-    return spots
-
-
-def _takes_one_tensor(module: nn.Module) -> bool:
-    """Whether a module runs on one argument; a mere container does not run at all."""
-    if type(module).forward is nn.Module.forward:
-        return False
-    needed = [
-        argument
-        for argument in inspect.signature(module.forward).parameters.values()
-        if argument.default is argument.empty
-        and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
-    ]
-    return len(needed) <= 1
-
-
 def _encoder_of(graph: Graph, part: Graph) -> Graph:
     """A model without a head, with the weights of an encoder."""
-    if graph.source_config is None or not hasattr(part._modules.get("embeddings"), "forward_named"):
-        return copy.deepcopy(part)
-    config = AutoConfig.from_json_str(graph.source_config)
+    config = AutoConfig.from_json_str(str(graph.source_config))
     config = config.replace(architectures=(config.base_class_name,))
     model = build(config, HeadKind.BASE, pooler="pooler" in part._modules)
     state = {name: value.detach().clone() for name, value in part.state_dict().items()}
@@ -207,7 +173,7 @@ def _encoder_of(graph: Graph, part: Graph) -> Graph:
     if different:
         raise ConfigError(
             f"the encoder is not the one of its configuration: they differ in {min(different)!r}; "
-            "merge adapters, and extract parts one by one where modules were replaced"
+            "merge adapters, and put replaced modules back"
         )
     model.load_state_dict(state, assign=True)
     model.set_source_config(config.to_json_string())
@@ -284,29 +250,19 @@ def _encoder_module(graph: Graph) -> Any:
 # --- Words -----------------------------------------------------------------------------------
 
 
-def _word_table(graph: Graph) -> nn.Embedding:
-    for place in places(graph):
-        named = any(f".{place.path}".endswith(f".{words}") for words in _WORDS)
-        if named and isinstance(place.module, nn.Embedding):
-            return place.module
-    raise ValueError(
-        f"the graph has no word table: no nn.Embedding is called {' or '.join(_WORDS)}"
-    )
-
-
 def _sized_by_words(
-    graph: Graph, words: nn.Embedding
+    graph: Graph, config: EncoderConfig, words: nn.Embedding
 ) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
     """Every parameter with one row per word: its owner, its name there, the parameter."""
+    modules = dict(graph.named_modules())
     yield words, "weight", cast("nn.Parameter", words.weight)
-    for place in places(graph):
-        if place.key in _DECODERS and isinstance(place.module, nn.Linear):
-            for name, parameter in place.module.named_parameters(recurse=False):
-                yield place.module, name, parameter
-            parent = cast("nn.Module", place.parent)
-            bias = parent._parameters.get("bias")
-            if bias is not None:
-                yield parent, "bias", bias
+    for decoder in family_of(config).decoders:
+        # An output layer below a module of the head shares the bias of that module.
+        holder = decoder.rpartition(".")[0]
+        for owner, name in ((decoder, "weight"), (decoder, "bias"), (holder, "bias")):
+            parameter = modules[owner]._parameters.get(name) if owner in modules else None
+            if parameter is not None:
+                yield modules[owner], name, parameter
 
 
 def _resized(old: Tensor, size: int, spread: float, generator: torch.Generator) -> Tensor:

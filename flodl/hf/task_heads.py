@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flodl.errors import FlodlError
 from flodl.graph import Graph
+from flodl.hf.batch_encoding import Batch, mask_of
 from flodl.hf.build import build
 from flodl.hf.errors import DiskFull, need
 from flodl.hf.families import EncoderConfig, family_of
@@ -32,7 +33,6 @@ from flodl.hf.opening import (
     with_head,
 )
 from flodl.hf.pretrained import CLASSES, PretrainedModel
-from flodl.hf.text.encodings import Batch, mask_of
 from flodl.hf.text.files import TokenizerFiles, read_files
 from flodl.hf.text.source import from_files
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
@@ -174,8 +174,10 @@ class Head(PretrainedModel):
         elif padding is False:
             choice = next(one for one in self._graph.modules() if isinstance(one, ChoiceOfLayout))
             inputs[PLACES] = choice.worthwhile(mask_of(enc) != 0)
-        device = self.device
-        logits: Tensor = self._graph(**{name: one.to(device) for name, one in inputs.items()})
+        device = next(self._graph.parameters()).device
+        for name, one in inputs.items():
+            inputs[name] = one.to(device)
+        logits: Tensor = self._graph(**inputs)
         return logits
 
     def __repr__(self) -> str:
@@ -219,7 +221,11 @@ def inputs_of(enc: Batch, config: EncoderConfig) -> dict[str, Tensor]:
         raise ValueError("row 0 of the batch has no tokens, and neither has any other")
     typed = config.type_vocab_size and family_of(config).reads_segments
     names = (IDS, MASK, TYPES, POSITIONS) if typed else (IDS, MASK, POSITIONS)
-    return {name: enc[name] for name in names if enc.get(name) is not None}
+    found = {}
+    for name in names:
+        if (given := enc.get(name)) is not None:
+            found[name] = given
+    return found
 
 
 class LabelledHead(Head):

@@ -18,6 +18,7 @@ from flodl.hf.text.call_options import (
     PaddingChoice,
     RowShape,
     Side,
+    check_options,
     checked_side,
     row_shape,
 )
@@ -33,7 +34,6 @@ from flodl.hf.text.calling import (
 )
 from flodl.hf.text.conventions import check_settings, conventions, with_settings
 from flodl.hf.text.files import local_files, read_files
-from flodl.hf.text.inputs import check_options
 from flodl.hf.text.source import TokenizerSource, from_files
 from flodl.hf.text.vocabulary import Vocabulary
 
@@ -53,6 +53,8 @@ class PreTrainedTokenizerFast(Vocabulary):
     Calling it takes the arguments of a fast tokenizer of transformers and returns the same values.
 
     Attributes:
+        config: The configuration of its model; None if it is not known.
+        limit: Tokens a row of the model may have, special tokens included; None for no limit.
         model_max_length: Tokens of a row that a call cuts or fills to: the smaller of the limits
             in the tokenizer's files and of its model; a very large number for no limit.
         padding_side: The side that a call fills, ``"right"`` or ``"left"``.
@@ -61,8 +63,8 @@ class PreTrainedTokenizerFast(Vocabulary):
 
     def __init__(self, source: TokenizerSource, config: EncoderConfig | None = None) -> None:
         model_type = None if config is None else config.model_type
-        limit = None if config is None else position_limit(config)
-        known = conventions(source.files, model_type, limit)
+        self.limit = None if config is None else position_limit(config)
+        known = conventions(source.files, model_type, self.limit)
         super().__init__(source, known, None if config is None else config.pad_token_id)
         self.config = config
         self.model_max_length = known.model_max_length
@@ -165,11 +167,6 @@ class PreTrainedTokenizerFast(Vocabulary):
         """The same tokenizer with the limits, pad id and segments of another model."""
         # Every prediction asks for it, and reading the settings again takes 40 microseconds.
         return self if config is self.config else PreTrainedTokenizerFast(self.source, config)
-
-    @property
-    def limit(self) -> int | None:
-        """Tokens a row may have, special tokens included; None for no limit."""
-        return None if self.config is None else position_limit(self.config)
 
     @property
     def model_input_names(self) -> tuple[str, ...]:

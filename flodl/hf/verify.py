@@ -48,7 +48,7 @@ from flodl.hf.verify_source import (
     side_of,
 )
 from flodl.hf.weights import keys
-from flodl.hf.weights.slots import slots_of
+from flodl.hf.weights.keys import slots_of
 from flodl.hf.weights.stored import StoredFiles, same_bytes
 from flodl.hf.weights.writing import expected_from_graph
 

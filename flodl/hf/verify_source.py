@@ -18,10 +18,9 @@ from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION, exported_config
 from flodl.hf.families import EncoderConfig
 from flodl.hf.head_kind import named_head
 from flodl.hf.opening import Opened, open_model
-from flodl.hf.output_files import COMPANIONS, companions_of
-from flodl.hf.predict.text import TextEncoding
+from flodl.hf.predict.batching import TextEncoding
 from flodl.hf.reference import batch_of_prompt, largest_difference, load, outputs_of_reference
-from flodl.hf.source import Checkpoint
+from flodl.hf.source import COMPANIONS, Checkpoint, companions_of
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.text.files import OWN_NAMES
 from flodl.hf.tokenizer import PreTrainedTokenizerFast

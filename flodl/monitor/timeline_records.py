@@ -13,39 +13,50 @@ from typing import Any, NamedTuple, NoReturn
 from flodl.monitor.records import finite
 from flodl.monitor.resources import GpuSnapshot
 
+_WHOLE, _NUMBER, _TEXT = "a whole number", "a number", "text"
+_WHOLES = "a list of whole numbers"
+
 
 class EventKind(StrEnum):
     """Kinds of events, each with its fields."""
 
-    EPOCH_START = "epoch_start"
+    _fields: Mapping[str, str]
+
+    def __new__(cls, value: str, fields: Mapping[str, str] = MappingProxyType({})) -> EventKind:
+        """Make a member with the names of its fields and what they are."""
+        kind = str.__new__(cls, value)
+        kind._value_, kind._fields = value, fields
+        return kind
+
+    EPOCH_START = "epoch_start", {"epoch": _WHOLE}
     """``epoch``, counted from 0."""
-    EPOCH_END = "epoch_end"
+    EPOCH_END = "epoch_end", {"epoch": _WHOLE, "loss": _NUMBER}
     """``epoch`` and ``loss``."""
     SYNC_START = "sync_start"
-    SYNC_END = "sync_end"
+    SYNC_END = "sync_end", {"ms": _NUMBER}
     """``ms``: duration of an exchange of gradients or weights between the ranks."""
     CPU_AVG_START = "cpu_avg_start"
-    CPU_AVG_END = "cpu_avg_end"
+    CPU_AVG_END = "cpu_avg_end", {"ms": _NUMBER}
     """``ms``: duration of an averaging of weights on the CPU."""
-    ANCHOR = "anchor"
+    ANCHOR = "anchor", {"from": _WHOLE, "to": _WHOLE}
     """``from`` and ``to``: batches between two averages, before and after."""
-    THROTTLE = "throttle"
+    THROTTLE = "throttle", {"rank": _WHOLE}
     """``rank``: the rank that was held back."""
-    IDLE = "idle"
+    IDLE = "idle", {"dev": _WHOLE, "ms": _NUMBER}
     """``dev`` and ``ms``: an idle device."""
-    PLAN = "plan"
+    PLAN = "plan", {"window": _WHOLE, "counts": _WHOLES}
     """``window`` and ``counts``: the number of batches of each rank until the next average."""
-    WAIT = "wait"
+    WAIT = "wait", {"ms": _NUMBER}
     """``ms``: the time that a rank has waited for the others, up to now."""
-    GUARD = "guard"
+    GUARD = "guard", {"rank": _WHOLE, "what": _TEXT}
     """``rank`` and ``what``: the rank reported by the guard against divergence, and its report."""
-    SKIP = "skip"
+    SKIP = "skip", {"count": _WHOLE}
     """``count``: averages skipped so far because a rank did not come in time."""
-    WORKER_LOST = "worker_lost"
+    WORKER_LOST = "worker_lost", {"rank": _WHOLE}
     """``rank``: the rank whose process has ended."""
-    RESTART = "restart"
+    RESTART = "restart", {"count": _WHOLE}
     """``count``: number of restarts of the ranks so far."""
-    CUSTOM = "custom"
+    CUSTOM = "custom", {"label": _TEXT}
     """``label``: any other event."""
 
     @classmethod
@@ -55,28 +66,6 @@ class EventKind(StrEnum):
             f"{value!r} is not a kind of timeline event; use one of {known}; "
             "anything else is 'custom' with a label"
         )
-
-
-_WHOLE, _NUMBER, _TEXT = "a whole number", "a number", "text"
-_WHOLES = "a list of whole numbers"
-_FIELDS: Mapping[EventKind, Mapping[str, str]] = {
-    EventKind.EPOCH_START: {"epoch": _WHOLE},
-    EventKind.EPOCH_END: {"epoch": _WHOLE, "loss": _NUMBER},
-    EventKind.SYNC_START: {},
-    EventKind.SYNC_END: {"ms": _NUMBER},
-    EventKind.CPU_AVG_START: {},
-    EventKind.CPU_AVG_END: {"ms": _NUMBER},
-    EventKind.ANCHOR: {"from": _WHOLE, "to": _WHOLE},
-    EventKind.THROTTLE: {"rank": _WHOLE},
-    EventKind.IDLE: {"dev": _WHOLE, "ms": _NUMBER},
-    EventKind.PLAN: {"window": _WHOLE, "counts": _WHOLES},
-    EventKind.WAIT: {"ms": _NUMBER},
-    EventKind.GUARD: {"rank": _WHOLE, "what": _TEXT},
-    EventKind.SKIP: {"count": _WHOLE},
-    EventKind.WORKER_LOST: {"rank": _WHOLE},
-    EventKind.RESTART: {"count": _WHOLE},
-    EventKind.CUSTOM: {"label": _TEXT},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +272,7 @@ class TimelineSummary:
 
 
 def _checked_fields(kind: EventKind, fields: Mapping[str, object]) -> dict[str, object]:
-    expected = _FIELDS[kind]
+    expected = kind._fields
     if fields.keys() != expected.keys():
         wanted = ", ".join(f"{name} ({what})" for name, what in expected.items()) or "no fields"
         given = ", ".join(fields) or "nothing"
@@ -292,7 +281,7 @@ def _checked_fields(kind: EventKind, fields: Mapping[str, object]) -> dict[str, 
 
 
 def _checked_field(kind: EventKind, name: str, value: object) -> object:
-    what = _FIELDS[kind][name]
+    what = kind._fields[name]
     if what == _TEXT and isinstance(value, str):
         return str(value)
     if what == _WHOLES and isinstance(value, Iterable) and not isinstance(value, str | bytes):

@@ -17,7 +17,7 @@ from flodl.hf import (
     HeadKind,
     SentenceTransformer,
 )
-from flodl.hf.commands.ready import ready_source
+from flodl.hf.ready import ready_source
 
 TEXTS = (
     "The new build is twice as fast, and I love it.",

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests import typed
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 FLAGS = (
@@ -42,6 +44,7 @@ class Browser:
     def __init__(self, binary: str, profile: Path) -> None:
         self.console: list[str] = []
         self.requests: list[str] = []
+        self._profile = profile
         self._ids = itertools.count(1)
         self._buffer = b""
         self._events: list[dict[str, Any]] = []
@@ -101,6 +104,17 @@ class Browser:
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._receive()
         self.settle()
+        typed.opened(self._seen)
+
+    def _seen(self) -> str:
+        """The page as a person sees it, for a test that failed: its text, and a picture."""
+        picture = self._profile.with_name(f"page-{next(self._ids)}.png")
+        try:
+            where, text = self.evaluate("[location.href, document.body.innerText]")
+            self.screenshot(picture)
+        except (AssertionError, OSError) as problem:
+            return f"nothing: {problem}"
+        return "\n".join([where, f"picture: {picture}", text, *self.console])
 
     def resize(self, width: int, height: int) -> None:
         """Set the size of the window's inside in pixels."""

@@ -108,39 +108,28 @@ def test_a_histogram_shows_its_values_and_what_is_not_finite(browser, tmp_path):
     notes = texts(browser, f"{panel('histogram')} .media-note:not([hidden])")
     assert notes[0].startswith("999 values from -4.9900 to 5.0000, mean 0.005")
     assert notes[1] == "not finite: 1 nan"
-    labels = browser.evaluate(
-        f'[...document.querySelectorAll("{panel("histogram")} canvas")].map(one => one.ariaLabel)'
-    )
-    assert labels[0] == "weights/0.weight over 5 steps, from step 1, epoch 1 to step 5, epoch 1"
-    assert "not finite: 1 nan" in labels[1]
-    painted = (
-        f'[...document.querySelectorAll("{panel("histogram")} canvas")].map(one => one'
-        ".getContext('2d').getImageData(0, 0, one.width, one.height).data.filter(x => x).length)"
-    )
-    assert all(pixels > 1000 for pixels in browser.evaluate(painted))
+    plot = f'document.querySelector("{panel("histogram")} .plot")'
+    said = browser.evaluate(f"{plot}.getAttribute('aria-label')")
+    steps = "weights/0.weight over 5 steps, from step 1, epoch 1 to step 5, epoch 1"
+    assert said.startswith(f"{steps}; at step 5, epoch 1: 999 values")
+    assert "not finite: 1 nan" in said
+    lines = "page.media.panels.find(one => one.kind === 'histogram').plot.lines.length"
+    assert browser.evaluate(lines) == 5, "one outline per step"
+    browser.evaluate(f"{plot}.focus()")
+    browser.press("Home")
+    assert browser.evaluate(f"{plot}.getAttribute('aria-valuetext')").endswith(" values")
     slide(browser, "histogram", 0)
     notes = texts(browser, f"{panel('histogram')} .media-note")
     assert notes[0].startswith("999 values from -0.9980 to 1.0000")
 
 
-def test_texts_and_tables_are_searched(browser, tmp_path):
+def test_the_search_of_the_page_finds_media(browser, tmp_path):
     browser.open(page(tmp_path))
     show(browser)
 
-    def search(kind: str, words: str) -> None:
-        field = f'document.querySelector("{panel(kind)} input[type=search]")'
-        browser.evaluate(f"{field}.value = {words!r}, {field}.dispatchEvent(new Event('input'))")
-
-    search("text", "LINE")
-    assert texts(browser, f"{panel('text')} pre") == ["first line last line"]
-    assert texts(browser, f"{panel('text')} .media-search output") == ["2 of 4 lines"]
-    search("table", "3+5")
-    assert texts(browser, f"{panel('table')} tbody td") == ["3+5", "8", EVIL]
-    slide(browser, "table", 0)
-    assert texts(browser, f"{panel('table')} .media-search output") == ["0 of 5 rows"]
-    search("table", "")
+    assert texts(browser, f"{panel('text')} pre") == [f"sample 5 first line {EVIL} last line"]
     assert count(browser, f"{panel('table')} tbody tr") == 5
-    field = "document.querySelector('#media-section .section-head input')"
+    field = "document.getElementById('search')"
     browser.evaluate(f"{field}.value = 'poem', {field}.dispatchEvent(new Event('input'))")
     assert count(browser, ".media-panel:not([hidden])") == 1
     assert count(browser, ".media-group:not([hidden])") == 1

@@ -39,6 +39,11 @@ class Gpu:
         """The name that compilers use: ``sm_86``."""
         return f"sm_{self.capability[0]}{self.capability[1]}"
 
+    @property
+    def label(self) -> str:
+        """Its index, name and architecture for messages."""
+        return f"[{self.index}] {self.name} ({self.sm})"
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:

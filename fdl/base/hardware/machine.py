@@ -97,7 +97,7 @@ def in_container(root: Path) -> bool:
     )
 
 
-def in_wsl(root: Path) -> bool:
+def _in_wsl(root: Path) -> bool:
     """Whether the kernel is that of the Windows Subsystem for Linux."""
     return "microsoft" in read(root / "proc/sys/kernel/osrelease").lower()
 
@@ -127,7 +127,7 @@ def survey(environ: Mapping[str, str], root: Path, patience: float) -> System:
         memory=main_memory(root),
         docker="container" if container else docker,
         container=container,
-        wsl=in_wsl(root),
+        wsl=_in_wsl(root),
         python=platform.python_version(),
         executable=sys.executable,
         tools=tools,

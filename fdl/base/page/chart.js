@@ -46,23 +46,69 @@ class Focus {
   }
 }
 
-/** A drawing: its card, a surface, a layer for the cursor, the text box beside it, and what stands below. */
-class Plot {
-  constructor(title, { height = 260, surface = element("canvas"), ...attributes } = {}) {
-    this.height = height;
-    this.width = 0;
+/** How the curve of this number looks among those of its chart. */
+function lookOf(index) {
+  return { color: ink.get(`series-${index % FEW_COLORS}`), dash: DASHES[Math.floor(index / FEW_COLORS) % DASHES.length] };
+}
+
+/** A line of the text box: a colour if it has one, a name, a value. */
+function fact(name, value, color = null, dashed = false) {
+  return element("span", {}, color && swatch(color, dashed), element("i", { textContent: name }), value);
+}
+
+function swatch(color, dashed = false) {
+  const made = element("span", { className: "swatch" });
+  made.style.borderTopColor = color;
+  made.style.borderTopStyle = dashed ? "dashed" : "solid";
+  return made;
+}
+
+/**
+ * A chart of lines: its card, what uPlot draws, a layer for the cursor, the text box beside it, and
+ * what stands below. A class that extends it has `redraw`, which calls `paint`, and: `places`, the
+ * x that arrow keys reach; `read(x, context)`, which marks what is there and returns
+ * {x, lines, spoken, dots} for the text box; and if it likes `decorate(context)`, which draws over
+ * the curves. One with many things, of which one is pointed at, has `found(x, level)`: the things
+ * near a place, each {line, x, height, run}; without a level keys have gone there.
+ */
+class Chart {
+  #plot = null;
+  #shape = "";
+  #whole = false;
+  #cursorDrawn = false;
+  height = 260;
+  width = 0;
+  scales = null;
+  lines = [];
+  ticks = [];
+  /** What the reader drags with the left button: {from, to, moved, pans}, two places in pixels. */
+  drag = null;
+  /** The height of the pointer; null for keys. */
+  pointer = null;
+  /** What is pointed at, of what `found` gave; and what another panel points to. */
+  hit = null;
+  pointed = null;
+  draw = soon(() => this.redraw());
+  /** Draw the cursor in the next frame; many moves of a mouse are one. */
+  cursorLater = soon(() => this.drawCursor());
+
+  constructor(title, focus, attributes = {}) {
     this.title = element("h3", { textContent: title, title });
-    this.canvas = surface;
-    this.canvas.setAttribute("aria-hidden", "true");
+    this.canvas = element("div", { "aria-hidden": "true" });
     this.overlay = element("canvas", { className: "overlay", "aria-hidden": "true" });
     this.readout = element("div", { className: "readout", hidden: true, "aria-hidden": "true" });
     this.note = element("p", { className: "plot-note", hidden: true });
-    this.area = element("div", { className: "plot", tabIndex: 0, ...attributes }, this.canvas, this.overlay, this.readout, this.note);
+    const spoken = { role: "slider", "aria-orientation": "horizontal", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": 0 };
+    this.area = element("div", { className: "plot", tabIndex: 0, ...spoken, ...attributes }, this.canvas, this.overlay, this.readout, this.note);
     this.area.plot = this;
-    this.head = element("div", { className: "chart-head" }, this.title);
+    this.focus = focus;
+    focus.charts.add(this);
+    this.resetButton = button("reset zoom", () => this.reset(), { className: "toggle", hidden: true });
+    // Offered where the scale leaves out values that lie far from all others.
+    this.outlierButton = button("", () => this.#toggleOutliers(), { className: "toggle outliers", hidden: true });
+    this.head = element("div", { className: "chart-head" }, this.title, this.resetButton, this.outlierButton);
     this.foot = element("p", { className: "plot-foot" });
     this.card = element("article", { className: "card chart" }, this.head, this.area, this.foot);
-    this.draw = soon(() => this.redraw());
     // Drawing changes the height, which the observer must not see as a change of its own making.
     new ResizeObserver(() => {
       const width = this.area.clientWidth;
@@ -71,6 +117,7 @@ class Plot {
       this.resized?.();
       this.draw();
     }).observe(this.area);
+    this.#listen();
   }
 
   /** Draw at once in the width that there is now. */
@@ -80,8 +127,7 @@ class Plot {
   }
 
   /** Say why there is nothing to see; an empty text shows the drawing. */
-  say(text) {
-    this.message = text;
+  #say(text) {
     this.note.hidden = !text;
     this.note.textContent = text;
   }
@@ -95,65 +141,6 @@ class Plot {
     const left = x > this.width / 2 ? x - 14 - this.readout.offsetWidth : x + 14;
     this.readout.style.left = `${Math.min(Math.max(left, 0), room)}px`;
     this.area.setAttribute("aria-valuetext", spoken);
-  }
-
-  /** Position of a pointer on the canvas. */
-  at(event) {
-    const frame = this.area.getBoundingClientRect();
-    return [event.clientX - frame.left, event.clientY - frame.top];
-  }
-}
-
-/** How the curve of this number looks among those of its chart. */
-function lookOf(index) {
-  return { color: ink.get(`series-${index % FEW_COLORS}`), dash: DASHES[Math.floor(index / FEW_COLORS) % DASHES.length] };
-}
-
-/** A line of the text box: a colour, a name, a value. */
-function reading(color, name, value, dashed = false) {
-  return element("span", {}, swatch(color, dashed), element("i", { textContent: name }), value);
-}
-
-function fact(name, value) {
-  return element("span", {}, element("i", { textContent: name }), value);
-}
-
-function swatch(color, dashed = false) {
-  const made = element("span", { className: "swatch" });
-  made.style.borderTopColor = color;
-  made.style.borderTopStyle = dashed ? "dashed" : "solid";
-  return made;
-}
-
-/**
- * A chart of lines. A class that extends it has `redraw`, which calls `paint`, and:
- * `places`, the x that arrow keys reach; `read(x, context)`, which marks what is there and returns
- * {x, lines, spoken, dots} for the text box; and if it likes `turn(step)` for keys up and down,
- * `open()`, and `decorate(context)`, which draws over the curves.
- */
-class Chart extends Plot {
-  #plot = null;
-  #shape = "";
-  #whole = false;
-  #cursorDrawn = false;
-  scales = null;
-  lines = [];
-  ticks = [];
-  /** Where the reader drags with the left button: {from, to, moved}, in pixels. */
-  drag = null;
-  /** Draw the cursor in the next frame; many moves of a mouse are one. */
-  cursorLater = soon(() => this.drawCursor());
-
-  constructor(title, focus, attributes = {}) {
-    super(title, { role: "slider", "aria-orientation": "horizontal", surface: element("div"), ...attributes });
-    this.focus = focus;
-    focus.charts.add(this);
-    this.resetButton = button("reset zoom", () => this.focus.zoom(null), { className: "toggle", hidden: true });
-    // Offered where the scale leaves out values that lie far from all others.
-    this.outlierButton = button("", () => this.#toggleOutliers(), { className: "toggle outliers", hidden: true });
-    this.head.append(this.resetButton, this.outlierButton);
-    for (const [name, value] of [["min", "0"], ["max", "100"], ["now", "0"]]) this.area.setAttribute(`aria-value${name}`, value);
-    this.#listen();
   }
 
   /** To be called when the chart leaves the page for good. */
@@ -180,7 +167,7 @@ class Chart extends Plot {
     const limits = bounds ? { outside: 0, ...bounds } : this.#limits(lines, log, share, far);
     if (bounds && this.focus.range) [limits.first, limits.last] = this.focus.range;
     this.#offerOutliers(limits?.outside || 0);
-    this.say(limits ? "" : empty);
+    this.#say(limits ? "" : empty);
     this.canvas.style.height = `${this.height}px`;
     if (limits) this.#draw(lines, limits, log, yTicks);
     else this.#drop();
@@ -363,12 +350,7 @@ class Chart extends Plot {
     this.readout.hidden = true;
     if (!this.scales) return;
     const { box, px } = this.scales;
-    if (this.drag?.moved && !this.drag.pans) {
-      context.globalAlpha = 0.16;
-      context.fillStyle = ink.get("accent");
-      context.fillRect(this.drag.from, box.top, this.drag.to - this.drag.from, box.bottom - box.top);
-      context.globalAlpha = 1;
-    }
+    if (this.drag?.moved && !this.drag.pans) this.drawDrag(context, this.drag);
     if (this.pointed) this.emphasize(context, this.pointed);
     if (x === null || !this.focus.shows(x)) return;
     const found = this.read(x, context);
@@ -383,9 +365,9 @@ class Chart extends Plot {
     this.area.setAttribute("aria-valuenow", x);
   }
 
-  /** Draw one line again, above all others. */
-  emphasize(context, line) {
-    const { box, px, py } = this.scales;
+  /** The way of a line over the plot. */
+  pathOf(line) {
+    const { px, py } = this.scales;
     const path = new Path2D();
     let down = false;
     line.x.forEach((x, index) => {
@@ -394,7 +376,13 @@ class Chart extends Plot {
       if (known) path[down ? "lineTo" : "moveTo"](px(x), py(value));
       down = known;
     });
-    inside(context, box, () => {
+    return path;
+  }
+
+  /** Draw one line again, above all others. */
+  emphasize(context, line) {
+    const path = this.pathOf(line);
+    inside(context, this.scales.box, () => {
       for (const [color, width] of [[ink.get("card"), 5], [line.color, 2.6]]) {
         Object.assign(context, { strokeStyle: color, lineWidth: width, lineJoin: "round" });
         context.stroke(path);
@@ -426,23 +414,28 @@ class Chart extends Plot {
 
   #listen() {
     const { area } = this;
-    const across = (event) => Math.min(this.scales.box.right, Math.max(this.scales.box.left, this.at(event)[0]));
+    // Where a pointer is: across inside of the plot, and how far down.
+    const at = (event) => {
+      const frame = area.getBoundingClientRect();
+      const { left, right } = this.scales.box;
+      return [Math.min(right, Math.max(left, event.clientX - frame.left)), event.clientY - frame.top];
+    };
     area.addEventListener("pointerdown", (event) => {
       if (event.button !== 0 || !this.scales) return;
-      const x = across(event);
       // With Shift, the picture moves with the pointer.
-      this.drag = { from: x, to: x, moved: false, pans: event.shiftKey };
+      this.drag = { from: at(event), to: at(event), moved: false, pans: event.shiftKey };
       area.setPointerCapture(event.pointerId);
     });
     area.addEventListener("pointermove", (event) => {
       if (!this.scales) return;
-      const x = across(event);
+      const [x, y] = at(event);
       if (this.drag) {
-        this.drag.moved ||= Math.abs(x - this.drag.from) > DRAG_PIXELS;
-        if (this.drag.pans) this.pan((this.drag.to - x) / (this.scales.box.right - this.scales.box.left));
-        this.drag.to = x;
+        const { from, to, pans } = this.drag;
+        this.drag.moved ||= Math.hypot(x - from[0], y - from[1]) > DRAG_PIXELS;
+        if (pans) this.pan((to[0] - x) / (this.scales.box.right - this.scales.box.left));
+        this.drag.to = [x, y];
       }
-      this.pointer = this.at(event)[1];
+      this.pointer = y;
       this.follow(this.scales.back(x));
       this.cursorLater();
     });
@@ -450,11 +443,11 @@ class Chart extends Plot {
       const { drag } = this;
       this.drag = null;
       if (!drag || !this.scales) return;
-      if (!drag.moved) this.open?.();
-      else if (!drag.pans) this.focus.zoom([drag.from, drag.to].sort((a, b) => a - b).map((pixel) => this.scales.back(pixel)));
+      if (!drag.moved) this.open(drag);
+      else if (!drag.pans) this.dragged(drag);
     });
     area.addEventListener("pointercancel", () => (this.drag = null));
-    area.addEventListener("dblclick", () => this.focus.range && this.focus.zoom(null));
+    area.addEventListener("dblclick", () => this.focus.range && this.reset());
     area.addEventListener("pointerleave", () => this.drag || this.leave());
     area.addEventListener("blur", () => this.leave());
     area.addEventListener("keydown", (event) => this.#key(event));
@@ -462,8 +455,19 @@ class Chart extends Plot {
       // A wheel alone scrolls the page, as everywhere.
       if (!this.scales || !(event.ctrlKey || event.metaKey)) return;
       event.preventDefault();
-      this.#zoomBy(1.0015 ** event.deltaY, this.scales.back(across(event)));
+      this.#zoomBy(1.0015 ** event.deltaY, this.scales.back(at(event)[0]));
     }, { passive: false });
+  }
+
+  /** Mark what is dragged over. */
+  drawDrag(context, { from: [from], to: [to] }) {
+    const { top, bottom } = this.scales.box;
+    wash(context, "accent", from, top, to, bottom);
+  }
+
+  /** Take what was dragged over, with the zoom. */
+  dragged({ from: [from], to: [to] }) {
+    this.focus.zoom([from, to].sort((a, b) => a - b).map((pixel) => this.scales.back(pixel)));
   }
 
   /** Point at a place. */
@@ -472,7 +476,46 @@ class Chart extends Plot {
   }
 
   leave() {
+    this.pointer = null;
     this.focus.point(null, null);
+    this.page?.highlight(null);
+  }
+
+  reset() {
+    this.focus.zoom(null);
+  }
+
+  /** Open the run that is pointed at. */
+  open() {
+    if (this.hit?.run) this.page.open(this.hit.run);
+  }
+
+  /** What can be pointed at from another panel. */
+  get things() {
+    return this.lines;
+  }
+
+  /** Another panel points to a run. */
+  point(run) {
+    this.pointed = this.things.find((one) => one.run === run || one.members?.some((member) => member.run === run)) ?? null;
+    this.cursorLater();
+  }
+
+  /** What was found nearest to the pointer; keys stay at their line. */
+  nearest(x) {
+    const { px } = this.scales;
+    const found = this.found(x, this.pointer);
+    const same = this.pointer === null ? found.filter(({ line }) => line === this.hit?.line) : [];
+    const level = this.pointer ?? this.hit?.height ?? 0;
+    const away = (one) => Math.hypot(px(one.x) - px(x), one.height - level);
+    return (this.hit = (same.length ? same : found).reduce((best, one) => (best && away(best) <= away(one) ? best : one), null));
+  }
+
+  /** Go to what is above or below. */
+  #turn(step) {
+    const found = this.found(this.focus.x, null).sort((a, b) => a.height - b.height);
+    const now = found.findIndex(({ line }) => line === this.hit?.line);
+    this.hit = found[Math.min(found.length - 1, Math.max(0, now + step))] ?? null;
   }
 
   #key(event) {
@@ -488,14 +531,15 @@ class Chart extends Plot {
       ArrowRight: here + 1, ArrowUp: here + 1, ArrowLeft: here < 0 ? last : here - 1, ArrowDown: here - 1,
       PageUp: here + page, PageDown: here - page, Home: 0, End: last,
     };
+    this.pointer = null;
     if (event.key === "Escape") {
       this.leave();
-      if (range) this.focus.zoom(null);
-    } else if (event.key === "0" && range) this.focus.zoom(null);
+      if (!this.resetButton.hidden) this.reset();
+    } else if (event.key === "0" && range) this.reset();
     else if (event.shiftKey && ["ArrowLeft", "ArrowRight"].includes(event.key)) this.pan(event.key === "ArrowLeft" ? -0.2 : 0.2);
     else if ("+-=".includes(event.key)) this.#zoomBy(event.key === "-" ? 2 : 0.5, pointed ? this.focus.x : undefined);
-    else if (event.key === "Enter" && this.open) this.open();
-    else if (event.key in turns && this.turn && pointed) this.turn(turns[event.key]);
+    else if (event.key === "Enter" && this.hit?.run) this.open();
+    else if (event.key in turns && this.found && pointed) this.#turn(turns[event.key]);
     else if (event.key in moves && last >= 0) this.focus.point(reached[Math.min(last, Math.max(0, moves[event.key]))], this);
     else return;
     event.preventDefault();

@@ -1,7 +1,6 @@
 "use strict";
-/* Charts of curves, each of a run and a name: legend, table, log scale; and groups of runs as mean and band. */
+/* Charts of curves, each of a run and a name: legend, log scale; and groups of runs as mean and band. */
 
-const TABLE_ROWS = 100;
 const WIDE_PIXELS = 766;
 const HINT = "Click: show or hide. Double click, or Shift with click or Enter: only this one.";
 
@@ -30,15 +29,12 @@ class LineChart extends Chart {
     this.title.id = id;
     this.logButton = button("log scale", () => this.#toggle(() => (this.#log = !this.#log)), { className: "toggle log" });
     this.rankButton = button("ranks", () => this.#toggle(() => (this.#showsRanks = !this.#showsRanks)), { className: "toggle ranks", hidden: true, title: "Show the curve of each rank under the mean" });
-    this.tableButton = button("table", () => this.#toggle(() => (this.table.hidden = !this.table.hidden)), { className: "toggle" });
     const csv = button("CSV", () => save(`${this.title.textContent.replace(/[^\w.-]+/g, "_")}.csv`, "text/csv", csvText(this.rows())), { className: "toggle", title: "Save the drawn points" });
     this.description = element("p", { id: `${id}-text`, className: "unseen" });
     this.legend = new Legend((name) => this.look(name), () => this.redraw());
-    this.table = scroller("The chart as a table", "", "scroll chart-table");
-    this.table.hidden = true;
-    this.head.append(this.rankButton, this.logButton, csv, this.tableButton);
+    this.head.append(this.rankButton, this.logButton, csv);
     this.area.before(this.description);
-    this.foot.before(this.legend.list, this.table);
+    this.foot.before(this.legend.list);
   }
 
   /** Show these series; what was hidden or set before stays so. */
@@ -72,16 +68,14 @@ class LineChart extends Chart {
     this.plot(lines, { ...this.fixed, empty: !shown.length ? "all curves are hidden" : this.focus.range ? "nothing in this range" : "no finite value" });
   }
 
-  /** Draw lines on the scale that the reader chose, and bring the buttons and the table up to date. */
+  /** Draw lines on the scale that the reader chose, and bring the buttons up to date. */
   plot(lines, options) {
     const possible = lines.some(({ x, y }) => y.some((value, index) => value > 0 && Number.isFinite(value) && this.focus.shows(x[index])));
     this.logButton.disabled = !possible;
     this.logButton.title = possible ? "Logarithmic scale; values at or below 0 are left out" : "No value is above 0";
     press(this.logButton, this.#log && possible);
     press(this.rankButton, this.#showsRanks);
-    press(this.tableButton, !this.table.hidden);
     this.paint(lines, { ...options, log: this.#log && possible });
-    if (!this.table.hidden) this.table.replaceChildren(this.asTable());
   }
 
   #toggle(change) {
@@ -118,7 +112,7 @@ class LineChart extends Chart {
     const { axis } = this.focus;
     const where = axis.numbers ? `${axis.head} ${axis.label(at)}` : axis.say(at);
     const found = this.readings(at);
-    const lines = found.map(({ name, text, color, dash }) => reading(color, name, text, dash.length));
+    const lines = found.map(({ name, text, color, dash }) => fact(name, text, color, dash.length));
     const dots = found.filter(({ value }) => Number.isFinite(value) && (!this.logs || value > 0)).map(({ value, color }) => [py(value), color]);
     return { x: at, lines: [element("b", { textContent: where }), ...lines], spoken: [where, ...found.map(({ name, text }) => `${name} ${text}`)].join(", "), dots };
   }
@@ -144,26 +138,12 @@ class LineChart extends Chart {
     return [["curve", this.focus.axis.kind, "value", "lowest", "highest"], ...points];
   }
 
-  asTable() {
-    const { axis, range } = this.focus;
-    const reached = this.xs.filter((x) => this.focus.shows(x));
-    const every = Math.max(1, Math.ceil(reached.length / TABLE_ROWS));
-    const kept = reached.filter((_, index) => index % every === 0 || index === reached.length - 1);
-    const cell = (one, x) => {
-      const { xs, ys } = one.within(range);
-      const index = nearestIndex(xs, x);
-      return formatMetric(index >= 0 && (xs[index] === x || one.unit !== "epoch") ? ys[index] : undefined);
-    };
-    const rows = kept.map((x) => [axis.label(x), ...this.shown.map((one) => cell(one, x))]);
-    return numberTable(this.title.textContent, [axis.head, ...this.shown.map((one) => one.name)], rows);
-  }
 }
 
 /** The curves of one metric, of many runs or of groups of runs; they are fetched as they are needed. */
 class RunsChart extends LineChart {
   #store = new Map();
   #request = null;
-  #nearest = null;
   #seen = false;
   /** What is drawn, for those who cannot look at it. */
   drawn = { lines: 0, bands: 0, complete: false };
@@ -274,7 +254,7 @@ class RunsChart extends LineChart {
     const curves = this.#curves();
     const lines = this.#linesOf(curves);
     this.height = 280;
-    this.#nearest = this.pointed = null;
+    this.pointed = null;
     const none = this.#runs.length ? "no values over this axis" : "no visible run has this metric";
     this.plot(lines, { share: FAR_SHARE, far: FAR, empty: this.#seen && this.card.hasAttribute("aria-busy") ? "loading…" : none });
     this.drawn = { lines: this.scales ? lines.length : 0, bands: this.scales ? lines.filter((one) => one.low).length : 0, complete: Boolean(this.scales), axis: this.focus.axis.kind };
@@ -287,75 +267,38 @@ class RunsChart extends LineChart {
 
   /** Keys go along the points of the line that is pointed at. */
   get places() {
-    return [...((this.#nearest?.line ?? this.lines[0])?.x ?? [])];
+    return [...((this.hit?.line ?? this.lines[0])?.x ?? [])];
   }
 
   follow(x) {
     this.focus.point(x, this);
   }
 
-  open() {
-    const run = this.#nearest?.line.run;
-    if (run) this.page.open(run);
-  }
-
-  leave() {
-    super.leave();
-    this.pointer = null;
-    this.page.highlight(null);
-  }
-
   /** Each line with its value at x. */
-  #found(x) {
+  found(x) {
     const { px, py } = this.scales;
     return this.lines.flatMap((line) => {
       const index = nearestIndex(line.x, x);
       const value = line.y[index];
-      return Number.isFinite(value) && Math.abs(px(line.x[index]) - px(x)) < 40 ? [{ line, index, value, height: py(value) }] : [];
+      return Number.isFinite(value) && Math.abs(px(line.x[index]) - px(x)) < 40 ? [{ line, run: line.run, x: line.x[index], index, value, height: py(value) }] : [];
     });
-  }
-
-  /** Go to the next line above or below. */
-  turn(step) {
-    const found = this.#found(this.focus.x).sort((a, b) => a.height - b.height);
-    const now = found.findIndex(({ line }) => line === this.#nearest?.line);
-    const next = found[Math.min(found.length - 1, Math.max(0, now + step))];
-    if (next) this.pointer = next.height;
-  }
-
-  /** Draw the line of a run that another panel points to. */
-  point(run) {
-    this.pointed = this.lines.find((one) => one.run === run || one.members?.some((member) => member.run === run)) ?? null;
-    this.cursorLater();
   }
 
   read(x, context) {
     if (this.focus.owner !== this) return { x, lines: [], dots: [], spoken: "" };
-    const { box } = this.scales;
-    const level = this.pointer ?? this.#nearest?.height ?? (box.top + box.bottom) / 2;
-    const away = (one) => Math.abs(one.height - level);
-    this.#nearest = this.#found(x).reduce((best, one) => (best && away(best) <= away(one) ? best : one), null);
-    if (!this.#nearest) return null;
-    const { line, index, value, height } = this.#nearest;
+    const hit = this.nearest(x);
+    if (!hit) return null;
+    const { line, index, value, height } = hit;
     if (this.lines.length > 1) this.emphasize(context, line);
     if (line.run) this.page.highlight(line.run, this);
-    const { axis } = this.focus;
-    const where = axis.say(line.x[index]);
-    const lines = [element("b", { textContent: where }), reading(line.color, line.name, formatNumber(value))];
+    const where = this.focus.axis.say(hit.x);
+    const lines = [element("b", { textContent: where }), fact(line.name, formatNumber(value), line.color)];
     if (line.low && line.high[index] > line.low[index]) lines.push(fact("range", `${formatNumber(line.low[index])} to ${formatNumber(line.high[index])}`));
     if (line.members) lines.push(fact("runs", String(line.members.length)));
     else for (const one of this.page.runs.differing.slice(0, 5)) lines.push(fact(one, formatSetting(line.run.config[one]?.[0])));
-    return { x: line.x[index], dots: [[height, line.color]], lines, spoken: `${where}: ${line.name}, ${this.metric} ${formatNumber(value)}` };
+    return { x: hit.x, dots: [[height, line.color]], lines, spoken: `${where}: ${line.name}, ${this.metric} ${formatNumber(value)}` };
   }
 
-  /** The last value of each line, the lowest and the highest. */
-  asTable() {
-    const rows = this.lines.map(({ name, x, y }) => {
-      const finite = [...y].filter(Number.isFinite);
-      return [name, formatMetric(y[y.length - 1]), formatMetric(Math.min(...finite)), formatMetric(Math.max(...finite)), this.focus.axis.label(x[x.length - 1])];
-    });
-    return numberTable(this.metric, ["Run", "Last", "Lowest", "Highest", this.focus.axis.head], rows);
-  }
 }
 
 /** For each group, the mean of its runs and their range or deviation, over a common grid. */
@@ -365,7 +308,7 @@ function groupLines(curves, groups, deviates) {
   return [...made].filter(([, members]) => members.length).map(([key, members]) => {
     const grid = gridOf(members);
     const [y, low, high] = [0, 0, 0].map(() => new Float64Array(grid.length).fill(NaN));
-    const rows = members.map((one) => resampled(one.x, one.y, grid));
+    const rows = members.map(({ x, y }) => grid.map((at) => (at < x[0] || at > x[x.length - 1] ? NaN : between(x, y, at))));
     for (let index = 0; index < grid.length; index++) {
       const found = rows.map((row) => row[index]).filter(Number.isFinite);
       if (!found.length) continue;
@@ -389,21 +332,8 @@ function gridOf(curves) {
   return Float64Array.from({ length: GRID }, (_, index) => first + ((last - first) * index) / (GRID - 1));
 }
 
-/** The values of a curve at other positions; NaN outside its range. */
-function resampled(x, y, grid) {
-  const end = x.length - 1;
-  let index = 0;
-  return Float64Array.from(grid, (at) => {
-    if (at < x[0] || at > x[end]) return NaN;
-    while (index < end && x[index + 1] <= at) index++;
-    const part = index < end ? (at - x[index]) / (x[index + 1] - x[index] || 1) : 0;
-    return part ? y[index] + part * (y[index + 1] - y[index]) : y[index];
-  });
-}
-
-/** Which curves of a chart are shown: one button per curve, grouped by the first part of its name. */
+/** Which curves of a chart are shown: one button per curve. */
 class Legend {
-  #names = [];
   #buttons = new Map();
   #hidden = new Set();
   #changed;
@@ -426,39 +356,32 @@ class Legend {
     const looks = JSON.stringify(names.map((name) => [name, this.#look(name)]));
     if (looks === this.looks) return;
     this.looks = looks;
-    this.#names = names;
-    this.#buttons.clear();
-    const groups = new Map();
-    for (const name of names) groups.set(groupOf(name), [...(groups.get(groupOf(name)) || []), name]);
-    const items = [...groups].flatMap(([group, members]) => {
-      const whole = group && groups.size > 1 && members.length > 1 ? [this.#item(members, { className: "group", title: `All of ${group}\n${HINT}` }, `${group}.*`)] : [];
-      return [...whole, ...members.map((name) => this.#item([name], { title: `${name}\n${HINT}` }, swatch(this.#look(name).color, this.#look(name).dash.length), element("span", { textContent: name })))];
-    });
-    this.list.replaceChildren(...items);
+    this.#buttons = new Map(names.map((name) => [name, this.#button(name)]));
+    this.list.replaceChildren(...[...this.#buttons.values()].map((made) => element("li", {}, made)));
     this.#mark();
   }
 
-  #item(names, properties, ...content) {
-    const made = button("", (event) => (event.shiftKey ? this.solo(names) : this.toggle(names)), properties);
-    made.append(...content);
+  #button(name) {
+    const { color, dash } = this.#look(name);
+    const made = button("", (event) => (event.shiftKey ? this.solo(name) : this.toggle(name)), { title: `${name}\n${HINT}` });
+    made.append(swatch(color, dash.length), element("span", { textContent: name }));
     // The two clicks of a double click toggle twice, which undoes itself.
-    made.addEventListener("dblclick", (event) => event.shiftKey || this.solo(names));
-    this.#buttons.set(names, made);
-    return element("li", {}, made);
+    made.addEventListener("dblclick", (event) => event.shiftKey || this.solo(name));
+    return made;
   }
 
-  toggle(names) {
-    const show = names.every((name) => this.#hidden.has(name));
-    for (const name of names) this.#hidden[show ? "delete" : "add"](name);
-    this.#tell(`${names.join(", ")} ${show ? "shown" : "hidden"}`);
+  toggle(name) {
+    const shown = this.#hidden.delete(name);
+    if (!shown) this.#hidden.add(name);
+    this.#tell(`${name} ${shown ? "shown" : "hidden"}`);
   }
 
-  /** Show these alone; doing it again shows all. */
-  solo(names) {
-    const shown = this.#names.filter((name) => this.shows(name));
-    const already = shown.length === names.length && shown.every((name) => names.includes(name));
-    this.#hidden = new Set(already ? [] : this.#names.filter((name) => !names.includes(name)));
-    this.#tell(already ? "all curves shown" : `only ${names.join(", ")} shown`);
+  /** Show this one alone; doing it again shows all. */
+  solo(name) {
+    const names = [...this.#buttons.keys()];
+    const already = names.every((one) => this.shows(one) === (one === name));
+    this.#hidden = new Set(already ? [] : names.filter((one) => one !== name));
+    this.#tell(already ? "all curves shown" : `only ${name} shown`);
   }
 
   #tell(text) {
@@ -468,7 +391,7 @@ class Legend {
   }
 
   #mark() {
-    for (const [names, made] of this.#buttons) press(made, names.some((name) => this.shows(name)));
+    for (const [name, made] of this.#buttons) press(made, this.shows(name));
   }
 }
 

@@ -4,19 +4,21 @@
 const DASH = "–";
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
+/** A number as people read it; what is not finite comes as a number or as text. */
 function formatNumber(value) {
-  if (value === null || value === undefined || Number.isNaN(value)) return DASH;
-  if (value === 0) return "0";
+  if (value === null || value === undefined) return DASH;
+  if (typeof value === "string") return value;
+  if (!Number.isFinite(value)) return Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf";
   const size = Math.abs(value);
-  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  if (size === 0) return "0";
   if (size < 1e-3 || size >= 1e15) return value.toExponential(2).replace("e+", "e");
-  if (size < 0.1) return value.toPrecision(4);
-  return value.toFixed(size < 100 ? 4 : 2);
+  return size < 0.1 ? value.toPrecision(4) : value.toFixed(size < 100 ? 4 : 2);
 }
 
-/** 42ms, 1.2s, 2m05s, 3h12m, 5d04h */
+/** 4.2ms, 42ms, 1.2s, 2m05s, 3h12m, 5d04h */
 function formatDuration(seconds) {
   if (!Number.isFinite(seconds) || seconds < 0) return DASH;
+  if (seconds < 0.01) return `${Number((1000 * seconds).toPrecision(2))}ms`;
   if (seconds < 1) return `${Math.min(999, Math.round(seconds * 1000))}ms`;
   if (seconds < 60) return `${(Math.floor(seconds * 10 + 1e-9) / 10).toFixed(1)}s`;
   const whole = Math.floor(seconds);
@@ -37,10 +39,8 @@ function formatWhole(value) {
   return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
-/** A measured value, which need not be finite. */
+/** A measured value; null stands for one that is not finite. */
 function formatMetric(value) {
-  if (Number.isNaN(value)) return "nan";
-  if (Math.abs(value) === Infinity) return value > 0 ? "inf" : "-inf";
   return value === null ? "not finite" : formatNumber(value);
 }
 
@@ -77,11 +77,6 @@ function formatSetting(value) {
   if (value === null) return "none";
   if (typeof value === "number" && value !== 0 && Math.abs(value) < 1e-4) return value.toExponential().replace("e+", "e");
   return String(value);
-}
-
-/** A value of a row; "nan" and "inf" come as text. */
-function formatMeasured(value) {
-  return typeof value === "string" ? value : formatNumber(value);
 }
 
 function counted(count, word) {

@@ -28,14 +28,8 @@ class Page {
     return this.curves.charts;
   }
 
-  begin() {
-    this.curves = new CurvesPanel(this);
-    const changed = () => {
-      this.repaint();
-      for (const { plot } of document.querySelectorAll(".plot")) plot.fit();
-    };
-    startTheme(place("theme"), changed, (on) => this.print(on));
-  }
+  /** To be called before and after the page prints. */
+  print() {}
 
   /** Let all charts count what the reader chose, else what there is. */
   turnAxis(usual, zone) {
@@ -51,7 +45,7 @@ class Page {
 class RunPage extends Page {
   #usual = null;
   #opened = new Map();
-  #dirty = new Set();
+  #detailed = null;
   #slowAt = -Infinity;
   #slowTimer = 0;
   #render = soon(() => this.#renderNow());
@@ -63,16 +57,14 @@ class RunPage extends Page {
     super(run);
     this.written = live ? "" : written;
     // Changes wait for the next frame: a burst of events draws once.
-    this.record = new RunRecord((kind) => {
-      this.#dirty.add(kind);
-      this.#render();
-    });
+    this.record = new RunRecord(this.#render);
     this.strip = new ProgressStrip(place("progress"), this.record);
     this.media = new MediaSection(media, live);
-    if (live) this.record.setDrawing(live.drawing);
+    if (live) this.record.set({ drawing: live.drawing });
     this.record.load(run);
-    this.begin();
+    this.curves = new CurvesPanel(this);
     this.epochs = new EpochTable(this);
+    this.changed(["search"]);
     if (live?.buttons && !run.finish) this.acts = new ActButtons(place("acts"));
     if (live && !run.finish) (this.feed = new LiveFeed(this, live)).start();
     if (live?.timeline) ask("timeline.json").then((found) => (this.timeline = new Timeline(found)), () => {});
@@ -97,11 +89,12 @@ class RunPage extends Page {
 
   changed(names) {
     this.#showCurves();
-    if (names.includes("search")) this.epochs.render();
+    if (!names.includes("search")) return;
+    this.epochs.render();
+    this.media.filter(this.curves.test, Boolean(this.choices.get("search")));
   }
 
   repaint() {
-    if (!this.curves) return;
     this.#showCurves();
     this.media.repaint();
     this.timeline?.repaint();
@@ -121,20 +114,14 @@ class RunPage extends Page {
   }
 
   #renderNow() {
-    const any = (...kinds) => kinds.some((kind) => this.#dirty.has(kind));
-    if (any("info", "heading", "epochs")) this.#heading();
-    if (any("info", "epochs", "steps")) this.#showCurves();
-    if (any("info")) this.#details();
-    if (any("info", "drawing")) this.#drawing();
-    if (any("info", "heading", "epochs", "progress")) this.strip.render();
-    const first = !this.record.series.size; // tiles show the newest step
-    const slow = any("info", "heading", "epochs", "ledger", "progress", ...(first ? ["steps"] : []));
-    this.#dirty.clear();
-    if (!slow) return;
+    this.#heading();
+    this.#showCurves();
+    this.#drawing();
+    this.strip.render();
     const wait = this.#slowAt + SLOW_PARTS_EVERY - performance.now();
     window.clearTimeout(this.#slowTimer);
-    if (wait <= 0) this.#slowParts();
-    else this.#slowTimer = window.setTimeout(() => this.#slowParts(), wait);
+    if (wait > 0) this.#slowTimer = window.setTimeout(() => this.#slowParts(), wait);
+    else this.#slowParts();
   }
 
   #slowParts() {
@@ -150,6 +137,7 @@ class RunPage extends Page {
     place("booked").textContent = `${formatDuration(total)} booked`;
     const use = record.summary?.use;
     place("use").hidden = !use;
+    this.#details();
     place("use").textContent = use ? `Use the best model: ${use}, see docs/guide/trained-model.md` : "";
     this.epochs.render();
     place("footer").textContent = this.connection || !this.written ? "Live from flodl." : `Written by flodl on ${formatMoment(this.written)}. This file needs no network.`;
@@ -188,7 +176,10 @@ class RunPage extends Page {
   }
 
   #details() {
-    const blocks = detailBlocks(this.record.info.metadata, this.#opened);
+    const { metadata } = this.record.info;
+    if (this.#detailed === metadata) return;
+    this.#detailed = metadata;
+    const blocks = detailBlocks(metadata, this.#opened);
     place("details-section").hidden = !blocks.length;
     place("details").replaceChildren(...blocks);
   }
@@ -207,7 +198,6 @@ class RunPage extends Page {
 /** The page of many runs: it applies what the reader chose, and follows runs that are training. */
 class RunsPage extends Page {
   #highlighted = null;
-  #timer = 0;
   #asked = 0;
   #met = { ids: null, problem: "" };
   #details = null;
@@ -220,7 +210,7 @@ class RunsPage extends Page {
     super(content);
     this.source = content.served ? new Served() : new Embedded(content);
     this.runs = new Runs();
-    this.begin();
+    this.curves = new CurvesPanel(this);
     this.table = new RunTable(this);
     this.parallel = new ParallelPanel(this);
     this.scatter = new ScatterPanel(this);
@@ -231,19 +221,15 @@ class RunsPage extends Page {
     do await this.refresh();
     while (this.source.isReading && !this.isLost);
     if (!this.content.served) return;
-    const next = () => {
-      const later = async () => {
-        await this.refresh();
-        next();
-      };
-      this.#timer = setTimeout(later, 1000 * (document.hidden ? HIDDEN_POLL_SECONDS : POLL_SECONDS));
-    };
-    next();
-    document.addEventListener("visibilitychange", () => {
-      if (document.hidden) return;
-      clearTimeout(this.#timer);
-      this.refresh().then(next);
-    });
+    let wake = null;
+    document.addEventListener("visibilitychange", () => document.hidden || wake?.());
+    for (;;) {
+      await new Promise((done) => {
+        wake = done;
+        setTimeout(done, 1000 * (document.hidden ? HIDDEN_POLL_SECONDS : POLL_SECONDS));
+      });
+      await this.refresh();
+    }
   }
 
   /** Read what is new, and show it. */
@@ -262,11 +248,14 @@ class RunsPage extends Page {
   }
 
   /** Ask which runs meet the filter, and show them; of several questions the last one counts. */
-  async #filter() {
-    const number = ++this.#asked;
+  #filter() {
+    return (this.settled = this.#ask(++this.#asked));
+  }
+
+  async #ask(number) {
     const text = this.choices.get("filter").trim();
     const met = text ? await this.source.where(text) : { ids: null, problem: "" };
-    if (number !== this.#asked) return;
+    if (number !== this.#asked) return this.settled;
     this.#met = met;
     this.show();
   }
@@ -287,8 +276,8 @@ class RunsPage extends Page {
 
   changed(names) {
     const only = (...some) => names.every((name) => some.includes(name));
-    if (names.includes("filter")) this.settled = this.#filter().catch((error) => this.lost(error));
-    else if (only("sort", "columns", "differing")) this.table.show();
+    if (names.includes("filter")) this.#filter().catch((error) => this.lost(error));
+    else if (only("sort", "columns")) this.table.show();
     else this.show();
   }
 
@@ -399,11 +388,6 @@ class LonePage extends Page {
       this.chart = new LineChart(content.title, this.focus);
       place("charts").append(this.chart.card);
     }
-    const changed = () => {
-      this.repaint();
-      for (const { plot } of document.querySelectorAll(".plot")) plot.fit();
-    };
-    startTheme(place("theme"), changed, (on) => this.print(on));
   }
 
   changed() {}
@@ -420,8 +404,13 @@ function start() {
   const of = { [LonePage.name]: "", [RunPage.name]: "run", [RunsPage.name]: "runs" }[kind.name];
   // A section is of one run, of many, or of both.
   for (const part of document.querySelectorAll("[data-of]")) part.hidden = !of || (part.dataset.of !== of && part.dataset.of !== "both");
-  window.page = new kind(content);
-  window.page.start?.();
+  const page = (window.page = new kind(content));
+  const repaint = () => {
+    page.repaint();
+    for (const { plot } of document.querySelectorAll(".plot")) plot.fit();
+  };
+  startTheme(place("theme"), repaint, (on) => page.print(on));
+  page.start?.();
 }
 
 start();

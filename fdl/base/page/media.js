@@ -5,9 +5,6 @@ const KIND_TITLES = { image: "image", histogram: "histogram", text: "text", tabl
 
 /** Panels that are open when the page is opened. */
 const OPEN_PANELS = 12;
-const HEAT_HEIGHT = 132;
-const BARS_HEIGHT = 96;
-const LEFT_ROOM = 62;
 
 /** Classes up to which every cell of a confusion matrix is shown. */
 const MOST_CLASSES = 64;
@@ -16,23 +13,17 @@ const MOST_CONFUSIONS = 100;
 class MediaSection {
   #groups = new Map();
   #panels = new Map();
-  #live;
-  #asked = false;
-  #again = false;
+  /** Ask the server what there is, once for all news of a second. */
+  refresh = soon(() => this.#load(), (act) => window.setTimeout(act, 1000));
+  #test = () => true;
 
   /** `media` is what the page holds; a live page loads it from its server. */
   constructor(media, live) {
-    this.#live = live;
-    this.search = searchField("Search names of media", () => this.#filter(), { placeholder: "Search names" });
-    place("media-count").after(this.search);
     this.visible = new IntersectionObserver((seen) => {
       for (const { target, isIntersecting } of seen) target.panel.seen(isIntersecting);
     }, { rootMargin: "300px" });
-    this.sizes = new ResizeObserver((changes) => {
-      for (const { target } of changes) target.panel.plot?.draw();
-    });
     this.#offer(media?.entries || [], media?.left_out);
-    if (live) this.refresh();
+    if (live) this.#load();
   }
 
   get panels() {
@@ -44,23 +35,12 @@ class MediaSection {
     for (const panel of this.panels) if (panel.plot) panel.show(panel.index);
   }
 
-  /** Ask the server what there is; news during a request make one more. */
-  async refresh() {
-    if (this.#asked) {
-      this.#again = true;
-      return;
-    }
-    this.#asked = true;
+  async #load() {
     try {
       this.#offer((await ask("api/media")).entries);
     } catch {
       // The line is broken; the next connection asks anew.
     }
-    window.setTimeout(() => {
-      this.#asked = false;
-      if (this.#again) this.refresh();
-      this.#again = false;
-    }, 1000);
   }
 
   #offer(entries, left = null) {
@@ -80,7 +60,7 @@ class MediaSection {
         `${formatWhole(left.records)} media records (${formatBytes(left.bytes)}) are left out: this file holds at most ` +
         `${formatBytes(left.budget)} of media. The folder media of the run directory has them.`;
     }
-    this.#filter();
+    this.filter();
   }
 
   #add(entry, open) {
@@ -97,16 +77,16 @@ class MediaSection {
     group.panels.push(panel);
     group.grid.append(panel.card);
     this.visible.observe(panel.card);
-    this.sizes.observe(panel.card);
     return panel;
   }
 
-  #filter() {
-    const test = worded(this.search.value);
+  /** Leave the media that the search of the page finds. */
+  filter(test = this.#test, searching = false) {
+    this.#test = test;
     for (const { made, panels } of this.#groups.values()) {
       for (const panel of panels) panel.card.hidden = !test(panel.name);
       made.hidden = panels.every((panel) => panel.card.hidden);
-      if (this.search.value.trim() && !made.hidden) made.open = true;
+      if (searching && !made.hidden) made.open = true;
     }
   }
 }
@@ -117,7 +97,7 @@ class MediaPanel {
   #seen = false;
   #stale = false;
   #newest = "";
-  /** What the reader searched or chose, which the next record keeps. */
+  /** What the reader chose, which the next record keeps. */
   #kept = {};
   index = -1;
   plot = null;
@@ -178,14 +158,14 @@ class MediaPanel {
     const record = this.#records[index];
     this.output.textContent = mediaStep(record);
     this.slider.setAttribute("aria-valuetext", mediaStep(record));
-    const Plotted = { histogram: HistogramPlot, roc: RateChart, pr: RateChart }[this.kind];
+    const Plotted = { histogram: HistogramChart, roc: RateChart, pr: RateChart }[this.kind];
     if (!Plotted) {
       const parts = { image: imagePart, text: textPart, table: tablePart, confusion_matrix: matrixPart }[this.kind];
       return this.body.replaceChildren(...parts(record, this.name, this.#kept));
     }
-    this.plot ||= new Plotted(this.name, this.kind, (at) => this.show(at));
+    this.plot ||= new Plotted(this.name, this.kind);
     if (!this.body.firstChild) this.body.append(...this.plot.parts);
-    this.plot.show(record, this.#records, index);
+    this.plot.show(record, this.#records);
   }
 }
 
@@ -205,81 +185,38 @@ function imagePart(record, name) {
   return [element("div", { className: "media-image" }, image), mediaNote(grid)];
 }
 
-/** A field that leaves only what contains its words; `filter(test, searching)` gives the text of what is left. */
-function keptSearch(name, kept, filter) {
-  const found = element("output");
-  const apply = (text, test) => {
-    kept.query = text;
-    found.textContent = filter(test, Boolean(text.trim()));
-  };
-  apply(kept.query || "", worded(kept.query || ""));
-  return element("div", { className: "media-search" }, searchField(`Search in ${name}`, apply, { value: kept.query }), found);
+function textPart(record, name) {
+  return [element("pre", { tabIndex: 0, role: "region", "aria-label": `Text of ${name}`, textContent: record.text }), ...leftOut(record.left_out, "characters")];
 }
 
-function textPart(record, name, kept) {
-  const lines = record.text.split("\n");
-  const body = element("pre", { tabIndex: 0, role: "region", "aria-label": `Text of ${name}` });
-  const search = keptSearch(name, kept, (test, searching) => {
-    const left = lines.filter(test);
-    body.textContent = left.join("\n");
-    return searching ? `${left.length} of ${lines.length} lines` : "";
-  });
-  return [...(lines.length > 1 || kept.query ? [search] : []), body, ...leftOut(record.left_out, "characters")];
-}
-
-function tablePart(record, name, kept) {
+function tablePart(record, name) {
   const text = (cell) => (typeof cell === "number" && !Number.isInteger(cell) ? String(Number(cell.toPrecision(6))) : (cell ?? DASH));
-  const rows = record.rows.map((cells) => {
-    const shown = cells.map((cell) => element("td", { textContent: text(cell), title: String(cell), className: typeof cell === "number" ? "number" : "" }));
-    return [cells.join(" "), element("tr", {}, ...shown)];
-  });
+  const rows = record.rows.map((cells) => element("tr", {}, ...cells.map((cell) => element("td", { textContent: text(cell), title: String(cell), className: typeof cell === "number" ? "number" : "" }))));
   const table = tableOf(`${name} at ${mediaStep(record)}`, record.columns, [], { className: "media-table" });
-  const search = keptSearch(name, kept, (test, searching) => {
-    const left = rows.filter(([words]) => test(words));
-    table.tBodies[0].replaceChildren(...left.map(([, row]) => row));
-    return searching ? `${left.length} of ${rows.length} rows` : `${rows.length} rows`;
-  });
-  return [search, scroller(`Table ${name}`, table), ...leftOut(record.left_out, "rows")];
+  table.tBodies[0].append(...rows);
+  return [scroller(`Table ${name}`, table), mediaNote(counted(rows.length, "row")), ...leftOut(record.left_out, "rows")];
 }
 
 function leftOut(count, what) {
   return count ? [mediaNote(`${formatWhole(count)} further ${what} were not recorded.`)] : [];
 }
 
-/** Limits of the value axis over all records; a few records far outside do not flatten the others. */
-function valueLimits(records) {
-  const known = records.filter((record) => record.counts.some((count) => count > 0));
-  if (!known.length) return null;
-  const at = (values, share) => values.sort((a, b) => a - b)[Math.round(share * (values.length - 1))];
-  const [lows, highs] = [known.map((one) => one.low), known.map((one) => one.high)];
-  const whole = [at(lows, 0), at(highs, 1)];
-  const usual = [at(lows, 0.25), at(highs, 0.75)];
-  const room = usual[1] - usual[0];
-  return room > 0 && whole[1] / 20 - whole[0] / 20 > room ? [Math.max(whole[0], usual[0] - room), Math.min(whole[1], usual[1] + room)] : whole;
-}
-
-/** Records of one histogram over the steps: one column per record, darker where values are frequent. */
-class HistogramPlot {
+/** The records of one histogram over each other: the one that is shown, and a thin outline of the others. */
+class HistogramChart extends Chart {
+  #record = null;
   #records = [];
-  #index = 0;
 
-  constructor(name, _kind, choose) {
+  constructor(name) {
+    super(name, new Focus(new PartAxis("value")));
     this.name = name;
-    this.heat = element("canvas", { className: "heat", role: "img" });
-    this.bars = element("canvas", { role: "img" });
-    [this.text, this.odd, this.hover] = ["", "", "\u00a0"].map(mediaNote);
+    this.height = 200;
+    [this.text, this.odd] = ["", ""].map(mediaNote);
     this.odd.classList.add("bad-value");
-    this.heat.addEventListener("click", (event) => {
-      const share = (event.offsetX - LEFT_ROOM) / Math.max(1, this.heat.clientWidth - LEFT_ROOM);
-      choose(Math.max(0, Math.min(this.#records.length - 1, Math.floor(share * this.#records.length))));
-    });
-    this.bars.addEventListener("pointermove", (event) => this.#tell(event.offsetX));
-    this.bars.addEventListener("pointerleave", () => (this.hover.textContent = "\u00a0"));
-    this.parts = [this.heat, this.bars, this.text, this.odd, this.hover];
+    this.parts = [this.area, this.resetButton, this.text, this.odd];
   }
 
-  show(record, records, index) {
-    [this.#records, this.#index] = [records, index];
+  show(record, records) {
+    [this.#record, this.#records] = [record, records];
     const total = record.counts.reduce((sum, count) => sum + count, 0);
     const moments = record.mean === null ? "" : `, mean ${formatMetric(record.mean)}, std ${formatMetric(record.std)}`;
     const text = total ? `${formatWhole(total)} values from ${formatMetric(record.low)} to ${formatMetric(record.high)}${moments}` : "no finite value";
@@ -288,75 +225,48 @@ class HistogramPlot {
     this.text.textContent = text;
     this.odd.textContent = odd;
     this.odd.hidden = !odd;
-    this.heat.hidden = records.length < 2;
-    this.heat.setAttribute("aria-label", `${this.name} over ${records.length} steps, from ${mediaStep(records[0])} to ${mediaStep(records[records.length - 1])}`);
-    this.bars.setAttribute("aria-label", `${this.name} at ${mediaStep(record)}: ${[text, odd].filter(Boolean).join(", ")}`);
-    this.draw();
+    const over = records.length > 1 ? ` over ${records.length} steps, from ${mediaStep(records[0])} to ${mediaStep(records[records.length - 1])}` : "";
+    this.area.setAttribute("aria-label", [`${this.name}${over}; at ${mediaStep(record)}: ${text}`, odd].filter(Boolean).join(", "));
+    this.redraw();
   }
 
-  draw() {
-    const width = this.bars.parentElement?.clientWidth || 0;
-    if (width < LEFT_ROOM + 40 || !this.#records.length) return;
-    if (!this.heat.hidden) this.#drawHeat(width);
-    this.#drawBars(width);
+  redraw() {
+    const known = this.#records.filter(({ counts }) => counts.some((count) => count > 0));
+    const lines = known.filter((one) => one !== this.#record).map((one) => ({ ...outlineOf(one), color: ink.get("soft"), width: 1, alpha: Math.max(0.1, 2 / known.length) }));
+    if (known.includes(this.#record)) {
+      const line = outlineOf(this.#record);
+      lines.push({ ...line, color: ink.get("accent"), low: line.y.map(() => 0), high: line.y });
+    }
+    // A few records far outside do not flatten the others.
+    const { low: first, high: last } = robustLimits(known.flatMap(({ low, high }) => [low, high]), 0.25, 20);
+    const most = lines.reduce((high, { y }) => Math.max(high, ...y), 0);
+    this.paint(lines, { bounds: known.length ? { low: 0, high: most, first, last } : null, empty: "no finite value" });
   }
 
-  #drawHeat(width) {
-    const records = this.#records;
-    const context = prepare(this.heat, width, HEAT_HEIGHT);
-    const limits = valueLimits(records);
-    const box = { left: LEFT_ROOM, right: width, top: 6, bottom: HEAT_HEIGHT - 20 };
-    context.fillStyle = ink.get("inset");
-    context.fillRect(box.left, box.top, box.right - box.left, box.bottom - box.top);
-    if (!limits) return;
-    const [low, high] = limits;
-    const y = (value) => box.bottom - ((value / 2 - low / 2) / (high / 2 - low / 2 || 1)) * (box.bottom - box.top);
-    const column = (box.right - box.left) / records.length;
-    inside(context, box, () => {
-      context.fillStyle = ink.get("accent");
-      records.forEach((record, index) => {
-        const most = Math.max(...record.counts, 1);
-        const size = record.high / record.counts.length - record.low / record.counts.length;
-        record.counts.forEach((count, bin) => {
-          if (!count) return;
-          context.globalAlpha = 0.08 + 0.92 * Math.sqrt(count / most);
-          const [from, to] = [y(record.low + (bin + 1) * size), y(record.low + bin * size)];
-          context.fillRect(box.left + index * column, from, Math.ceil(column), Math.max(1, to - from));
-        });
-      });
-    });
-    context.strokeStyle = ink.get("text");
-    context.strokeRect(box.left + this.#index * column + 0.5, box.top + 0.5, Math.max(2, column - 1), box.bottom - box.top - 1);
-    label(context, formatMetric(high), box.left - 6, box.top + 5, "soft", "right");
-    label(context, formatMetric(low), box.left - 6, box.bottom - 5, "soft", "right");
-    label(context, `step ${formatWhole(records[records.length - 1].step)}`, width, HEAT_HEIGHT - 9, "soft", "right");
-    label(context, `step ${formatWhole(records[0].step)}`, box.left, HEAT_HEIGHT - 9);
+  get places() {
+    const { low, high, counts } = this.#record;
+    return counts.map((_, bin) => edgeOf(low, high, (bin + 0.5) / counts.length));
   }
 
-  #drawBars(width) {
-    const record = this.#records[this.#index];
-    const context = prepare(this.bars, width, BARS_HEIGHT);
-    const [bottom, most] = [BARS_HEIGHT - 18, Math.max(...record.counts, 1)];
-    const size = (width - LEFT_ROOM) / record.counts.length;
-    context.fillStyle = ink.get("accent");
-    record.counts.forEach((count, bin) => {
-      const height = count ? Math.max(1, (count / most) * (bottom - 8)) : 0;
-      context.fillRect(LEFT_ROOM + bin * size, bottom - height, Math.max(1, size - (size > 4 ? 1 : 0)), height);
-    });
-    strokeLine(context, LEFT_ROOM, bottom + 0.5, width, bottom + 0.5, ink.get("line"));
-    label(context, formatWhole(most), LEFT_ROOM - 6, 10, "soft", "right");
-    label(context, "values", LEFT_ROOM - 6, 24, "soft", "right");
-    label(context, formatMetric(record.high), width, BARS_HEIGHT - 8, "soft", "right");
-    label(context, formatMetric(record.low), LEFT_ROOM, BARS_HEIGHT - 8);
+  read(x) {
+    const { low, high, counts } = this.#record;
+    const bin = nearestIndex(this.places, x);
+    if (x < low || x > high) return null;
+    const [from, to] = [bin, bin + 1].map((at) => formatMetric(edgeOf(low, high, at / counts.length)));
+    const values = `${formatWhole(counts[bin])} values`;
+    return { x, dots: [], lines: [element("b", { textContent: mediaStep(this.#record) }), fact(`${from} to ${to}`, values)], spoken: `${from} to ${to}: ${values}` };
   }
+}
 
-  #tell(x) {
-    const { low, high, counts } = this.#records[this.#index];
-    const bin = Math.floor(((x - LEFT_ROOM) / (this.bars.clientWidth - LEFT_ROOM)) * counts.length);
-    if (!(bin >= 0 && bin < counts.length)) return;
-    const edge = (at) => formatMetric(low * (1 - at / counts.length) + high * (at / counts.length));
-    this.hover.textContent = `${edge(bin)} to ${edge(bin + 1)}: ${formatWhole(counts[bin])} values`;
-  }
+/** A place between the ends of a histogram, whose distance need not be a number. */
+function edgeOf(low, high, part) {
+  return low * (1 - part) + high * part;
+}
+
+/** The steps over the bins of a histogram. */
+function outlineOf({ low, high, counts }) {
+  const edges = [...counts.keys(), counts.length].map((at) => edgeOf(low, high, at / counts.length));
+  return { x: edges.flatMap((edge) => [edge, edge]), y: [0, ...counts.flatMap((count) => [count, count]), 0] };
 }
 
 const NORMAL_FORMS = [[null, "counts"], ["true", "% of true class"], ["pred", "% of predicted class"], ["all", "% of all"]];
@@ -421,7 +331,6 @@ const CURVE_AXES = { roc: ["False positive rate", "True positive rate", "AUC"], 
 /** ROC or precision-recall curves of all classes, with their areas. */
 class RateChart extends Chart {
   #curves = [];
-  #hit = null;
 
   constructor(name, kind) {
     const [across, up, area] = CURVE_AXES[kind];
@@ -433,7 +342,7 @@ class RateChart extends Chart {
   }
 
   show(record) {
-    this.#hit = null;
+    this.hit = null;
     this.#curves = record.curves.map((curve) => ({ ...linesOf(curve, this.kind), name: `${curve.name || "class 1"} · ${this.measure} ${curve.area === null ? DASH : curve.area.toFixed(4)}`, curve }));
     const title = `${this.up} by ${this.across.toLowerCase()}`;
     const areas = this.#curves.map((one) => one.name.replace(" · ", " ")).join(", ");
@@ -458,44 +367,28 @@ class RateChart extends Chart {
   }
 
   get places() {
-    return (this.#hit?.one ?? this.#shown[0])?.points.map(([x]) => x) ?? [];
+    return (this.hit?.line ?? this.#shown[0])?.points.map(([x]) => x) ?? [];
   }
 
-  /** Go to the next curve. */
-  turn(step) {
-    const shown = this.#shown;
-    const now = shown.findIndex(({ name }) => name === this.#hit?.one.name);
-    const one = shown[(now + step + shown.length) % shown.length];
-    this.#hit = { one };
-    this.focus.point(one.points[nearestIndex(this.places, this.focus.x)][0], this);
+  /** Of each curve the point nearest to a place; the height tells those of a steep curve apart. */
+  found(x, level) {
+    const { px, py } = this.scales;
+    const away = ([a, b]) => (level === null ? Math.abs(a - x) : Math.hypot(px(a) - px(x), py(b) - level));
+    return this.#shown.map((line) => {
+      const point = line.points.reduce((best, one) => (away(one) < away(best) ? one : best));
+      return { line, point, x: point[0], height: py(point[1]) };
+    });
   }
 
-  read(x) {
-    const shown = this.#shown;
-    const one = this.#hit?.one ?? shown[0];
-    const exact = one?.points.find(([at]) => at === x);
-    const found = exact ? { one, point: exact } : this.#nearest(shown, x);
-    if (!found) return null;
-    this.#hit = found;
-    const { curve, name } = found.one;
-    const [a, b] = found.point.map((part) => part.toFixed(3));
+  read(at) {
+    const hit = this.nearest(at);
+    if (!hit) return null;
+    const { curve, name } = hit.line;
+    const [a, b] = hit.point.map((part) => part.toFixed(3));
     const spoken = `${curve.name || "class 1"}: ${this.across.toLowerCase()} ${a}, ${this.up.toLowerCase()} ${b}`;
     this.reading.textContent = spoken;
     const lines = [name, `${this.across} ${a}`, `${this.up} ${b}`, `${curve.positives} positive, ${curve.negatives} negative samples`].map((text) => element("span", { textContent: text }));
-    return { x: found.point[0], lines, spoken, dots: [[this.scales.py(found.point[1]), this.#look(name).color]] };
-  }
-
-  /** The point nearest to the pointer. */
-  #nearest(shown, x) {
-    const { px, py } = this.scales;
-    let [best, distance] = [null, Infinity];
-    for (const one of shown) {
-      for (const point of one.points) {
-        const away = (px(point[0]) - px(x)) ** 2 + (py(point[1]) - (this.pointer ?? 0)) ** 2;
-        if (away < distance) [best, distance] = [{ one, point }, away];
-      }
-    }
-    return best;
+    return { x: hit.x, lines, spoken, dots: [[hit.height, this.#look(name).color]] };
   }
 }
 

@@ -4,31 +4,25 @@
 /** Up to this many metrics need no sections and no search. */
 const FEW_METRICS = 8;
 
-/** Charts that are open before the reader chooses. */
-const FIRST_CHARTS = 4;
+/** Charts of a section before the reader asks for all. */
+const MOST_CHARTS = 12;
 const [MOST_RUNS_NAMED, MOST_GROUPS_NAMED] = [12, 24];
-
-/** Curves share an axis if the largest values differ by at most this factor; the second keeps them together. */
-const [JOIN, STAY] = [8, 24];
 
 class CurvesPanel {
   #charts = new Map();
   #sections = new Map();
-  /** For each section the chart of each curve. */
-  #layout = new Map();
-  #plain = element("div", { className: "charts" });
   test = () => true;
 
   constructor(page) {
     this.page = page;
-    const { choices } = page;
+    const { choices, record } = page;
     this.axis = selection("X axis", (axis) => choices.set({ axis }));
     this.axis.id = "x-axis";
     this.logX = button("log x", () => choices.set({ logX: !choices.get("logX") }), { id: "log-x", className: "toggle" });
     this.smoothing = element("input", { id: "smoothing", type: "range", min: "0", max: "0.99", step: "0.01", value: "0", autocomplete: "off", "aria-label": "Smoothing" });
     this.smoothing.addEventListener("input", () => choices.set({ smoothing: Number(this.smoothing.value) }));
     this.amount = element("output");
-    this.search = searchField("Search metrics", (text) => choices.set({ search: text }), { id: "search" });
+    this.search = searchField(record ? "Search metrics and media" : "Search metrics", (text) => choices.set({ search: text }), { id: "search" });
     this.found = element("output", { id: "found" });
     this.group = selection("Group runs by", (group) => choices.set({ group }));
     this.band = selection("Band of a group", (band) => choices.set({ band }));
@@ -63,11 +57,11 @@ class CurvesPanel {
     if (document.activeElement !== this.search) this.search.value = choices.get("search");
     this.test = worded(choices.get("search"));
     const names = record ? record.names(focus.axis.kind) : runs.curveNames;
-    const all = record ? names.map((name) => record.curve(name, focus.axis.kind)) : names.map((name) => ({ name, goal: goalOf(name) }));
+    const all = record ? names.map((name) => record.curve(name, focus.axis.kind)) : names.map((name) => ({ name }));
     const left = this.#place(all);
     for (const name of ["axis", "smoothing"]) this.controls[name].hidden = !all.length;
     this.logX.hidden = !all.length;
-    this.controls.search.hidden = all.length <= FEW_METRICS && !choices.get("search");
+    this.controls.search.hidden = all.length + (page.media?.panels.length ?? 0) <= FEW_METRICS && !choices.get("search");
     write(this.found, `${left < all.length ? `${left} of ` : ""}${all.length} metrics`);
     place("no-metrics").hidden = left > 0;
     place("no-metrics").textContent = all.length ? "No metric has these words in its name." : page.none;
@@ -79,42 +73,33 @@ class CurvesPanel {
     this.#nameColors();
   }
 
-  /** Place the charts of curves; returns how many the search leaves. */
+  /** Place the charts of curves; returns how many curves the search leaves. */
   #place(all) {
     const { record, choices } = this.page;
-    const searching = Boolean(choices.get("search"));
-    const found = all.filter((one) => this.test(one.name));
     const parts = [];
-    let room = FIRST_CHARTS;
     const used = new Set();
-    for (const { key, title, series } of sectionsOf(all)) {
+    let found = 0;
+    for (const [key, series] of sectionsOf(all)) {
       const kept = series.filter((one) => this.test(one.name));
       if (!kept.length) continue;
-      if (!this.#layout.has(key)) this.#layout.set(key, new Map());
-      const groups = record ? chartGroups(kept, this.#layout.get(key)) : kept.map(({ name }) => ({ key: name, title: name, series: [] }));
-      if (all.length <= FEW_METRICS) {
-        this.#fill(this.#plain, groups, key, used);
-        parts.push(this.#plain);
-        continue;
-      }
-      if (!this.#sections.has(key)) this.#sections.set(key, new MetricSection(title, () => this.show()));
+      found += kept.length;
+      const groups = record ? chartGroups(kept) : kept.map(({ name }) => ({ key: name, title: name, series: [] }));
+      if (!this.#sections.has(key)) this.#sections.set(key, new MetricSection(key || "Metrics", () => this.show()));
       const section = this.#sections.get(key);
-      const open = section.chosen ?? (searching || !parts.length || groups.length <= room);
-      const most = section.all || section.chosen || searching ? Infinity : Math.max(FIRST_CHARTS, room);
-      room -= groups.length;
-      section.head(kept, open, open ? Math.max(0, groups.length - most) : 0);
-      this.#fill(section.grid, open ? groups.slice(0, most) : [], key, used);
-      parts.push(section.part);
+      const alone = all.length <= FEW_METRICS;
+      const open = alone || (section.chosen ?? (Boolean(choices.get("search")) || !parts.length));
+      const shown = open ? groups.slice(0, section.all ? Infinity : MOST_CHARTS) : [];
+      section.head(kept, open, open ? groups.length - shown.length : 0, alone);
+      this.#fill(section.grid, shown, key, used);
+      parts.push(alone ? section.grid : section.part);
     }
     arrange(place("charts"), parts);
-    if (!record) {
-      for (const [key, chart] of this.#charts) {
-        if (used.has(key)) continue;
-        chart.close();
-        this.#charts.delete(key);
-      }
+    for (const [key, chart] of this.#charts) {
+      if (record || used.has(key)) continue; // those of one run keep what the reader chose
+      chart.close();
+      this.#charts.delete(key);
     }
-    return found.length;
+    return found;
   }
 
   #fill(grid, groups, section, used) {
@@ -178,8 +163,9 @@ class MetricSection {
     });
   }
 
-  /** Show how many metrics it has, the newest values of the first while it is closed, and how many charts are left out. */
-  head(series, open, hidden) {
+  /** Show how many metrics it has, the newest values of the first while it is closed, and how many charts are left out; alone it is only its charts. */
+  head(series, open, hidden, alone) {
+    if (!alone && this.grid.parentNode !== this.part) this.part.insertBefore(this.grid, this.more);
     const values = open ? [] : series.filter((one) => one.last).slice(0, 6).map((one) => `${one.name} ${formatMetric(one.last.y)}`);
     write(this.#note, (this.#note.title = [counted(series.length, "metric"), ...values].join(" · ")));
     if (this.part.open !== open) this.part.open = open;
@@ -196,73 +182,17 @@ function groupings(runs) {
   return [["", "nothing"], ...seeds, ...differing, ["state", "state"], ["tags", "tags"], ...same];
 }
 
-/** Metrics in sections: those without a prefix first, by kind if there are many. */
+/** Metrics in sections by the first part of their name; those without one, or alone with it, come first. */
 function sectionsOf(all) {
-  if (all.length <= FEW_METRICS) return [{ key: "", title: "", series: all }];
-  const counts = new Map();
-  for (const { name } of all) counts.set(groupOf(name), (counts.get(groupOf(name)) || 0) + 1);
-  const prefixOf = ({ name }) => (counts.get(groupOf(name)) > 1 ? groupOf(name) : "");
-  const plain = all.filter((one) => !prefixOf(one));
-  const kinds = { min: "Losses", max: "Scores" };
-  const sections = new Map();
-  const add = (key, title, one) => {
-    if (!sections.has(key)) sections.set(key, { key, title, series: [] });
-    sections.get(key).series.push(one);
-  };
-  for (const title of ["Losses", "Scores", "Other metrics"]) {
-    for (const one of plain) {
-      const kind = kinds[one.goal] || "Other metrics";
-      if (kind === title) add(plain.length > FEW_METRICS ? ` ${kind}` : " ", plain.length > FEW_METRICS ? kind : "Metrics", one);
-    }
-  }
-  for (const one of all) if (prefixOf(one)) add(prefixOf(one), prefixOf(one), one);
-  return [...sections.values()];
+  if (all.length <= FEW_METRICS) return new Map([["", all]]);
+  const groups = Map.groupBy(all, ({ name }) => groupOf(name));
+  const plain = all.filter(({ name }) => groupOf(name) === "" || groups.get(groupOf(name)).length < 2);
+  const parts = [...groups].filter(([prefix, series]) => prefix && series.length > 1);
+  return new Map([...(plain.length ? [["", plain]] : []), ...parts]);
 }
 
-/**
- * What shares a chart: losses whose ranges fit; scores of one range; everything else alone.
- *
- * `before` maps names to the chart that they had, so that a curve does not move back and forth
- * while a run goes on; it is brought up to date.
- */
-function chartGroups(all, before = new Map()) {
-  const groups = new Map();
-  for (const series of all) {
-    const [kind, title] = kindOf(series);
-    const key = kind === "min" ? lossKey(series, groups, before) : kind;
-    before.set(series.name, key);
-    if (!groups.has(key)) groups.set(key, { key, kind, title, series: [] });
-    groups.get(key).series.push(series);
-  }
-  const losses = [...groups.values()].filter(({ kind }) => kind === "min");
-  for (const group of groups.values()) {
-    const names = group.series.map((one) => one.name);
-    if (names.length === 1) [group.title] = names;
-    else if (group.kind === "min" && losses.length > 1) group.title = names.length > 3 ? `${names[0]} and ${names.length - 1} more` : names.join(", ");
-  }
-  const rank = (group) => ["min", "unit", "percent"].indexOf(group.kind) >>> 0;
-  return [...groups.values()].sort((a, b) => rank(a) - rank(b));
-}
-
-function kindOf({ name, goal, limits: { low, high } }) {
-  if (goal === "min") return ["min", "Loss"];
-  if (goal === "max" && low >= 0 && high <= 1) return ["unit", "Scores"];
-  if (goal === "max" && low >= 0 && high <= 100) return ["percent", "Scores, %"];
-  return [`metric ${name}`, name];
-}
-
-/** The chart of a loss: the first whose curves are about as large, else its own. */
-function lossKey(series, groups, before) {
-  const size = ({ limits: { low, high } }) => Math.max(Math.abs(low), Math.abs(high));
-  const own = size(series);
-  for (const { key, kind, series: members } of groups.values()) {
-    if (kind !== "min") continue;
-    const factor = before.get(series.name) === key ? STAY : JOIN;
-    const fits = members.every((one) => {
-      const [less, more] = [own, size(one)].sort((a, b) => a - b);
-      return !Number.isFinite(more) || less === 0 || more / less <= factor;
-    });
-    if (fits) return key;
-  }
-  return `min ${series.name}`;
+/** What shares a chart: metrics that name the same quantity, such as loss and val_loss; everything else stands alone. */
+function chartGroups(all) {
+  const groups = Map.groupBy(all, ({ name }) => quantityOf(name) ?? ` ${name}`);
+  return [...groups].map(([key, series]) => ({ key, title: series.length > 1 ? key[0].toUpperCase() + key.slice(1) : series[0].name, series }));
 }

@@ -80,11 +80,11 @@ function tile(title, value, note, unit = "") {
   return element("article", { className: "card tile" }, element("h3", { textContent: title, title }), figure, element("p", { textContent: note || "\u00a0", title: note }));
 }
 
-function metricTile({ name, unit, last, best, limits, xs, ys }) {
+function metricTile({ name, unit, last, best, min, max, xs, ys }) {
   let note = "";
   if (xs.length === 1 || unit === "step") note = `at ${unit} ${formatWhole(last.x)}`;
   else if (best) note = `best ${formatMetric(best.y)} at epoch ${best.x}`;
-  else if (limits.low < limits.high) note = `${formatMetric(limits.low)} to ${formatMetric(limits.high)}`;
+  else if (min < max) note = `${formatMetric(min)} to ${formatMetric(max)}`;
   const made = tile(name, formatMetric(last.y), note);
   made.querySelector("strong").classList.toggle("bad-value", !Number.isFinite(last.y));
   if (xs.length > 1) {
@@ -206,7 +206,6 @@ function ledgerParts(ledger, total) {
 /** The table of epochs, the newest first; scrolling and focus survive new rows. */
 class EpochTable {
   #all = false;
-  #newestFirst = true;
 
   constructor(page) {
     this.page = page;
@@ -214,12 +213,6 @@ class EpochTable {
     this.note = element("p");
     this.more = button("", () => {
       this.#all = true;
-      this.render();
-    });
-    this.order = place("epoch-order");
-    this.order.addEventListener("click", () => {
-      this.#newestFirst = !this.#newestFirst;
-      this.scroll.scrollTop = 0;
       this.render();
     });
     place("epochs").replaceChildren(element("div", { className: "card" }, this.scroll), element("div", { className: "table-foot" }, this.note, this.more));
@@ -230,16 +223,13 @@ class EpochTable {
     place("epochs-section").hidden = !records.length;
     if (!records.length) return;
     const kept = this.#all ? records : records.slice(-MOST_ROWS);
-    const shown = this.#newestFirst ? kept.slice().reverse() : kept;
-    this.order.textContent = this.#newestFirst ? "newest first" : "oldest first";
+    const shown = kept.toReversed();
     const columns = [...series.values()].filter(({ name }) => this.page.curves.test(name));
-    const { scrollHeight, scrollTop, clientHeight } = this.scroll;
-    const atEnd = scrollTop > 0 && scrollHeight - scrollTop - clientHeight < 40;
+    const { scrollHeight, scrollTop } = this.scroll;
     const rows = shown.map((record) => [String(record.epoch), ...columns.map((one) => epochCell(record, one)), formatDuration(record.duration)]);
     this.scroll.replaceChildren(numberTable("Every epoch with its metrics; the best value of a metric is bold.", ["Epoch", ...columns.map((one) => one.name), "Time"], rows));
     // New rows must not move what is being read.
-    if (this.#newestFirst && scrollTop > 0) this.scroll.scrollTop = scrollTop + this.scroll.scrollHeight - scrollHeight;
-    else if (!this.#newestFirst) this.scroll.scrollTop = atEnd ? this.scroll.scrollHeight : scrollTop;
+    if (scrollTop > 0) this.scroll.scrollTop = scrollTop + this.scroll.scrollHeight - scrollHeight;
     const part = shown.length < records.length ? `The last ${shown.length} of ${records.length} epochs. ` : "";
     this.note.textContent = part + (columns.some((one) => one.best) ? "Bold marks the best value of a metric." : "");
     this.more.textContent = `Show all ${records.length}`;

@@ -10,7 +10,6 @@ const MOST_LOADS = 300;
 
 class RunRecord {
   #changed;
-  #known = "";
   info = { total: 0, started: "", label: "", run: "", hash: "", metadata: {}, svg: "" };
   records = [];
   /** Metrics by epoch, and by step. */
@@ -29,11 +28,11 @@ class RunRecord {
   /** Whether a live stream brings news, so that time goes on between them. */
   following = false;
 
-  /** `changed(kind)` is called after every change: info heading epochs steps ledger progress drawing. */
+  /** `changed()` is called after every change. */
   constructor(changed) {
-    this.#changed = (...kinds) => {
+    this.#changed = () => {
       this.newsAt = performance.now();
-      kinds.forEach(changed);
+      changed();
     };
   }
 
@@ -41,35 +40,33 @@ class RunRecord {
   load({ info, records = [], series = [], ledger = {}, finish = null, clock, progress = null, loads = [] }) {
     Object.assign(this, { info, ledger, progress, loads, summary: finish });
     this.#tick(clock);
-    this.#known = JSON.stringify(info.metadata);
     for (const record of records) this.#take(record);
-    for (const one of series) this.#curve(one.name).append(one.steps, one.values);
-    this.#changed("info", "epochs", "steps", "ledger", "progress");
+    this.addSteps(series);
   }
 
   open(info) {
-    this.info = info;
-    const metadata = JSON.stringify(info.metadata);
-    this.#changed(metadata === this.#known ? "heading" : "info");
-    this.#known = metadata;
+    const { metadata } = this.info;
+    // Equal facts stay the same object, so that what the reader opened there is not made anew.
+    this.info = JSON.stringify(metadata) === JSON.stringify(info.metadata) ? { ...info, metadata } : info;
+    this.#changed();
   }
 
   record(record) {
     this.#take(record);
-    this.#changed("epochs");
+    this.#changed();
   }
 
   addSteps(series, clock) {
     this.#tick(clock);
     for (const { name, steps, values } of series) this.#curve(name).append(steps, values);
-    this.#changed("steps");
+    this.#changed();
   }
 
   /** Take curves from their beginning; what the page has beyond their end stays. */
   replaceSteps(series, clock) {
     if (clock) this.clock = clock;
     for (const { name, steps, values } of series) this.#curve(name).replace(steps, values);
-    this.#changed("steps");
+    this.#changed();
   }
 
   setProgress(progress) {
@@ -77,24 +74,19 @@ class RunRecord {
     this.heardAt = performance.now();
     this.loads.push(progress);
     if (this.loads.length > MOST_LOADS) this.loads.shift();
-    this.#changed("progress");
+    this.#changed();
   }
 
-  setLedger(ledger) {
-    this.ledger = ledger;
-    this.#changed("ledger");
-  }
-
-  setDrawing(version) {
-    if (version === this.drawing) return;
-    this.drawing = version;
-    this.#changed("drawing");
+  /** Take what has one value at a time: the ledger, the version of the drawing. */
+  set(values) {
+    Object.assign(this, values);
+    this.#changed();
   }
 
   finish(summary) {
     this.summary = summary;
     if (Object.keys(summary.ledger || {}).length) this.ledger = summary.ledger;
-    this.#changed("heading", "epochs", "ledger");
+    this.#changed();
   }
 
   get status() {
@@ -259,12 +251,6 @@ class Series {
     return range && detail && detail.range[0] <= range[0] && detail.range[1] >= range[1] ? detail : this;
   }
 
-  /** Limits of the values without outliers. */
-  get limits() {
-    if (this.limited?.count !== this.ys.length) this.limited = { count: this.ys.length, ...robustLimits(this.ys.filter(Number.isFinite)) };
-    return this.limited;
-  }
-
   get last() {
     const end = this.xs.length - 1;
     return { x: this.xs[end], y: this.ys[end] };
@@ -293,11 +279,16 @@ function thinned(xs, ys, most) {
   return [keptXs, keptYs];
 }
 
-/** Whether less ("min") or more ("max") of a metric is better, judged by its name; null if unclear. */
-function goalOf(name) {
+/** The last word of a name that says what is measured, such as loss; undefined if none is known. */
+function quantityOf(name) {
   const words = name.replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase().split(/[^\p{L}\p{N}]+/u);
-  if (words.some((word) => LOWER_IS_BETTER.has(word))) return "min";
-  return words.some((word) => HIGHER_IS_BETTER.has(word)) ? "max" : null;
+  return words.findLast((word) => LOWER_IS_BETTER.has(word)) ?? words.findLast((word) => HIGHER_IS_BETTER.has(word));
+}
+
+/** Whether less ("min") or more ("max") of a metric is better, judged by its name; undefined if unclear. */
+function goalOf(name) {
+  const word = quantityOf(name);
+  return word && (LOWER_IS_BETTER.has(word) ? "min" : "max");
 }
 
 /** The y at x on a line through points with rising xs; it goes on to the left, down to 0, and ends at the right. */
@@ -306,6 +297,6 @@ function between(xs, ys, x) {
   if (index < 0) return 0;
   const [a, b] = xs[index] <= x ? [index, index + 1] : [index - 1, index];
   if (a < 0) return xs.length > 1 ? Math.max(0, ys[0] - ((ys[1] - ys[0]) * (xs[0] - x)) / (xs[1] - xs[0])) : ys[0];
-  if (b >= xs.length || xs[b] === xs[a]) return ys[a];
+  if (b >= xs.length || xs[b] === xs[a] || x === xs[a]) return ys[a];
   return ys[a] + ((ys[b] - ys[a]) * (x - xs[a])) / (xs[b] - xs[a]);
 }

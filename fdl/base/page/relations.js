@@ -4,21 +4,20 @@
 const MOST_AXES = 8;
 const NARROW_AXIS = 88;
 
-class ParallelPanel extends Plot {
+class ParallelPanel extends Chart {
   #axes = [];
+  #lines = [];
   #brushes = new Map();
-  #drag = null;
-  #pointed = null;
 
   constructor(page) {
-    super("Parallel coordinates", { height: 320, role: "group" });
+    super("Parallel coordinates", new Focus(new PartAxis()));
     this.page = page;
+    this.height = 320;
     this.picker = new Picker("Axes", () => axisOptions(page.runs), () => this.keys, (axes) => page.choices.set({ axes }));
-    this.reset = button("Clear ranges", () => this.#clear(), { hidden: true });
     this.target = selection("Colour by", (target) => page.choices.set({ target }));
-    this.head.append(element("div", { className: "tools" }, this.reset, element("label", { className: "labelled" }, "Colour", this.target), this.picker.box));
+    this.head.append(element("div", { className: "tools" }, element("label", { className: "labelled" }, "Colour", this.target), this.picker.box));
+    this.resetButton.textContent = "Clear ranges";
     place("parallel").append(this.card);
-    this.#listen();
   }
 
   /** The keys of the axes: settings that differ, and then the best values of the first metrics. */
@@ -33,8 +32,11 @@ class ParallelPanel extends Plot {
 
   /** The runs inside the ranges that were drawn on the axes. */
   get brushed() {
-    const { visible } = this.page.runs;
-    return this.#brushes.size ? visible.filter((run) => this.#isInside(run)) : visible;
+    return this.page.runs.visible.filter((run) => this.#axes.every(({ column, at }) => {
+      const [low, high] = this.#brushes.get(column.key) ?? [-Infinity, Infinity];
+      const part = at(column.value(run));
+      return !this.#brushes.has(column.key) || (part !== null && part >= low && part <= high);
+    }));
   }
 
   show() {
@@ -43,156 +45,120 @@ class ParallelPanel extends Plot {
     this.draw();
   }
 
-  point(run) {
-    this.#pointed = run;
-    this.#drawPointed();
-  }
-
   redraw() {
-    if (!this.width) return;
-    const context = prepare(this.canvas, this.width, this.height);
     const { runs, choices } = this.page;
     const { visible } = runs;
     // The axes that have room: the last one, usually a result, and as many others as fit.
     const all = this.keys.map((key) => runs.column(key));
     const room = Math.max(2, Math.floor(this.width / NARROW_AXIS));
     const columns = all.length <= room ? all : [...all.slice(0, room - 1), all[all.length - 1]];
-    this.reset.hidden = !this.#brushes.size;
-    this.#axes = [];
-    this.foot.textContent = "";
-    this.say(!visible.length ? "no run is visible" : columns.length < 2 ? "choose two or more axes" : "");
-    if (this.message) return;
-    const [left, right] = [36, this.width - 52];
-    this.#axes = columns.map((column, index) => ({ column, x: left + ((right - left) * index) / (columns.length - 1), ...valueScale(column, visible) }));
-    this.box = { top: 34, bottom: this.height - 14 };
-    this.paint = paintBy(choices.get("target"), runs);
+    this.#axes = columns.map((column) => ({ column, ...valueScale(column, visible) }));
+    const color = paintBy(choices.get("target"), runs);
     const brushed = new Set(this.brushed);
-    const alpha = Math.max(0.12, Math.min(0.85, 60 / Math.max(1, brushed.size)));
-    for (const run of visible) if (!brushed.has(run)) this.#line(context, run, ink.get("line"), 1, 0.5);
-    for (const run of brushed) this.#line(context, run, this.paint(run), 1.4, alpha);
-    this.#drawAxes(context);
+    const within = { width: 1.4, alpha: Math.max(0.12, Math.min(0.85, 60 / Math.max(1, brushed.size))) };
+    this.#lines = visible.map((run) => {
+      const isInside = brushed.has(run);
+      const y = this.#axes.map(({ column, at }) => at(column.value(run)));
+      return { run, isInside, x: [...columns.keys()], y, color: isInside ? color(run) : ink.get("line"), ...(isInside ? within : { width: 1, alpha: 0.5 }) };
+    });
+    this.#lines.sort((a, b) => a.isInside - b.isInside);
+    const bounds = visible.length && columns.length > 1 ? { low: -0.03, high: 1.12, first: -0.05, last: columns.length - 0.6 } : null;
+    this.focus.axis.named = [];
+    this.paint([], { bounds, yTicks: [], empty: visible.length ? "choose two or more axes" : "no run is visible" });
+    this.resetButton.hidden = !this.#brushes.size && !this.focus.range;
     const hidden = all.length - columns.length;
     const inside = this.#brushes.size ? `${brushed.size} of ${counted(visible.length, "run")} inside the ranges` : `${counted(visible.length, "run")} · drag along an axis to choose a range`;
-    this.foot.textContent = `${inside}${hidden ? ` · ${hidden} more on a wider screen` : ""}`;
+    this.foot.textContent = bounds ? `${inside}${hidden ? ` · ${hidden} more on a wider screen` : ""}` : "";
     this.area.setAttribute("aria-label", `Parallel coordinates of ${counted(visible.length, "run")} over ${columns.map((one) => one.label).join(", ")}`);
-    this.#drawPointed();
   }
 
-  #line(context, run, color, width, alpha) {
-    Object.assign(context, { strokeStyle: color, lineWidth: width, globalAlpha: alpha });
-    context.beginPath();
-    let down = false;
-    for (const axis of this.#axes) {
-      const y = this.#y(axis, run);
-      if (y !== null) context[down ? "lineTo" : "moveTo"](axis.x, y);
-      down = y !== null;
+  get things() {
+    return this.#lines;
+  }
+
+  get ends() {
+    return [0, this.#axes.length - 1];
+  }
+
+  decorate(context) {
+    const { px, py, box } = this.scales;
+    const room = px(1) - px(0) - 14;
+    for (const line of this.#lines) {
+      Object.assign(context, { strokeStyle: line.color, lineWidth: line.width, globalAlpha: line.alpha });
+      context.stroke(this.pathOf(line));
     }
-    context.stroke();
     context.globalAlpha = 1;
-  }
-
-  #y(axis, run) {
-    const part = axis.at(axis.column.value(run));
-    return part === null ? null : this.box.bottom - part * (this.box.bottom - this.box.top);
-  }
-
-  #drawAxes(context) {
-    const { top, bottom } = this.box;
-    const room = this.#axes[1].x - this.#axes[0].x - 14;
-    for (const [index, axis] of this.#axes.entries()) {
-      const last = index === this.#axes.length - 1;
-      strokeLine(context, axis.x, top, axis.x, bottom, ink.get("soft"), 1);
-      label(context, fitted(context, axis.column.label, room), !index ? 6 : last ? this.width - 6 : axis.x, 14, "text", !index ? "left" : last ? "right" : "center");
-      for (const [part, tick] of axis.ticks) {
-        const [text, y] = [fitted(context, tick, last ? 44 : room - 8), bottom - part * (bottom - top)];
+    for (const [index, { column, ticks }] of this.#axes.entries()) {
+      const [x, last] = [px(index), index === this.#axes.length - 1];
+      strokeLine(context, x, py(1), x, py(0), ink.get("soft"));
+      label(context, fitted(context, column.label, room), !index ? box.left : last ? box.right : x, py(1) - 16, "text", !index ? "left" : last ? "right" : "center");
+      for (const [part, tick] of ticks) {
+        const text = fitted(context, tick, last ? box.right - x - 6 : room - 8);
         Object.assign(context, { strokeStyle: ink.get("card"), lineWidth: 3, lineJoin: "round", textAlign: "left", textBaseline: "middle" });
-        context.strokeText(text, axis.x + 6, y);
-        label(context, text, axis.x + 6, y);
+        context.strokeText(text, x + 6, py(part));
+        label(context, text, x + 6, py(part));
       }
-      const brush = this.#brushes.get(axis.column.key);
-      if (!brush) continue;
-      const [low, high] = brush.map((part) => bottom - part * (bottom - top));
-      Object.assign(context, { fillStyle: ink.get("accent"), globalAlpha: 0.25 });
-      context.fillRect(axis.x - 7, Math.min(low, high), 14, Math.abs(high - low));
-      context.globalAlpha = 1;
+      const brush = this.#brushes.get(column.key);
+      if (brush) wash(context, "accent", x - 7, py(brush[1]), x + 7, py(brush[0]), 0.25);
     }
   }
 
-  #drawPointed() {
-    if (!this.width || !this.#axes.length) return;
-    const context = prepare(this.overlay, this.width, this.height);
-    const run = this.#pointed;
-    if (!run || !this.page.runs.visible.includes(run)) return this.tell(0, [], "");
-    this.#line(context, run, ink.get("card"), 6, 1);
-    this.#line(context, run, this.paint(run), 3, 1);
+  /** The axis at a place of a drag. */
+  #axisAt([x]) {
+    return this.#axes.findIndex((_, index) => Math.abs(this.scales.px(index) - x) < 16);
   }
 
-  #isInside(run) {
-    return this.#axes.every((axis) => {
-      const brush = this.#brushes.get(axis.column.key);
-      const part = brush && axis.at(axis.column.value(run));
-      return !brush || (part !== null && part >= Math.min(...brush) && part <= Math.max(...brush));
-    });
+  drawDrag(context, { from, to }) {
+    const x = this.scales.px(this.#axisAt(from));
+    if (this.#axisAt(from) >= 0) wash(context, "accent", x - 7, from[1], x + 7, to[1], 0.25);
   }
 
-  #clear() {
-    this.#brushes.clear();
+  dragged({ from, to }) {
+    const axis = this.#axes[this.#axisAt(from)];
+    if (!axis) return;
+    const part = ([, y]) => (this.scales.py(0) - y) / (this.scales.py(0) - this.scales.py(1));
+    this.#brushes.set(axis.column.key, [from, to].map(part).sort((a, b) => a - b));
     this.draw();
-    announce("all ranges are cleared");
+    announce(`${this.brushed.length} runs are inside the ranges`);
   }
 
-  #listen() {
-    const near = (x) => this.#axes.find((one) => Math.abs(one.x - x) < 16);
-    const part = (y) => Math.min(1, Math.max(0, (this.box.bottom - y) / (this.box.bottom - this.box.top)));
-    this.area.addEventListener("pointerdown", (event) => {
-      const [x, y] = this.at(event);
-      const axis = near(x);
-      if (!axis || event.button !== 0) return;
-      this.#drag = { key: axis.column.key, from: part(y) };
-      this.area.setPointerCapture(event.pointerId);
-    });
-    this.area.addEventListener("pointermove", (event) => {
-      const [x, y] = this.at(event);
-      if (!this.#drag) return this.#pointAt(x, y);
-      this.#brushes.set(this.#drag.key, [this.#drag.from, part(y)]);
-      this.draw();
-    });
-    this.area.addEventListener("pointerup", (event) => {
-      if (!this.#drag) return;
-      if (Math.abs(part(this.at(event)[1]) - this.#drag.from) < 0.01) this.#brushes.delete(this.#drag.key);
-      this.#drag = null;
-      this.draw();
-      announce(`${this.brushed.length} runs are inside the ranges`);
-    });
-    this.area.addEventListener("pointerleave", () => this.page.highlight(null));
-    this.area.addEventListener("click", (event) => this.#pointed && !near(this.at(event)[0]) && this.page.open(this.#pointed));
-    this.area.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") this.#clear();
-      if (event.key === "Enter" && this.#pointed) this.page.open(this.#pointed);
-      const turn = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1 }[event.key];
-      const { visible } = this.page.runs;
-      if (!turn || !visible.length) return;
-      event.preventDefault();
-      const run = visible[(visible.indexOf(this.#pointed) + turn + visible.length) % visible.length];
-      this.page.highlight(run);
-      announce(`${run.title}: ${this.#axes.map((axis) => `${axis.column.label} ${shownCell(axis.column, run)}`).join(", ")}`);
+  /** A click on an axis removes its range; one beside it opens the run. */
+  open(drag = null) {
+    const axis = drag && this.#axes[this.#axisAt(drag.from)];
+    if (axis && this.#brushes.delete(axis.column.key)) this.draw();
+    else if (!axis) super.open();
+  }
+
+  reset() {
+    this.#brushes.clear();
+    super.reset();
+  }
+
+  get places() {
+    return [...this.#axes.keys()];
+  }
+
+  /** The lines at a place on or between the axes. */
+  found(x, level) {
+    const at = Math.min(this.#axes.length - 1, Math.max(0, x));
+    const left = Math.floor(at);
+    return this.#lines.flatMap((line) => {
+      const [a, b] = [line.y[left], at > left ? line.y[left + 1] : 0];
+      const height = this.scales.py(a + (at - left) * (b - a));
+      const near = level === null || Math.abs(height - level) < 16;
+      return line.isInside && a !== null && b !== null && near ? [{ line, run: line.run, x: at, height }] : [];
     });
   }
 
-  /** Highlight the run whose line passes nearest to the pointer. */
-  #pointAt(x, y) {
-    const index = this.#axes.findIndex((axis, at) => this.#axes[at + 1] && x >= axis.x && x <= this.#axes[at + 1].x);
-    if (index < 0) return;
-    const [left, right] = [this.#axes[index], this.#axes[index + 1]];
-    const part = (x - left.x) / (right.x - left.x);
-    let [best, distance] = [null, 12];
-    for (const run of this.brushed) {
-      const [a, b] = [this.#y(left, run), this.#y(right, run)];
-      const away = a === null || b === null ? Infinity : Math.abs(a + part * (b - a) - y);
-      if (away < distance) [best, distance] = [run, away];
-    }
-    this.page.highlight(best);
-    if (best) this.tell(x, [reading(this.paint(best), best.title, ""), ...this.#axes.map((axis) => fact(axis.column.label, shownCell(axis.column, best)))], best.title);
+  read(x, context) {
+    const hit = this.nearest(x);
+    this.page.highlight(hit?.run ?? null, this);
+    if (!hit) return null;
+    const { run, line } = hit;
+    this.emphasize(context, line);
+    const values = this.#axes.map(({ column }) => [column.label, shownCell(column, run)]);
+    const lines = [fact(run.title, "", line.color), ...values.map(([name, value]) => fact(name, value))];
+    return { x: hit.x, dots: [], lines, spoken: `${run.title}: ${values.map((one) => one.join(" ")).join(", ")}` };
   }
 }
 
@@ -201,8 +167,9 @@ class ScatterPanel extends Chart {
   #points = [];
 
   constructor(page) {
-    super("Scatter", new Focus(new PartAxis()), { height: 320, "aria-label": "Scatter plot" });
+    super("Scatter", new Focus(new PartAxis()), { "aria-label": "Scatter plot" });
     this.page = page;
+    this.height = 320;
     const chooser = (name, text, spoken) => {
       this[name] = selection(spoken, (value) => page.choices.set({ [name]: value }));
       return element("label", { className: "labelled" }, text, this[name]);
@@ -219,6 +186,10 @@ class ScatterPanel extends Chart {
     return [runs.column(choices.get("scatterX")) || runs.column(setting ?? "epochs"), runs.column(choices.get("scatterY")) || runs.column(runs.results[0] ?? "seconds")];
   }
 
+  get things() {
+    return this.#points;
+  }
+
   show() {
     const { runs, choices } = this.page;
     const [x, y] = this.columns;
@@ -232,9 +203,8 @@ class ScatterPanel extends Chart {
     const { runs, choices } = this.page;
     const [x, y] = this.columns;
     const [across, up] = [x, y].map((column) => valueScale(column, runs.visible));
-    this.color = paintBy(choices.get("scatterColor"), runs);
-    this.#points = runs.visible.map((run) => ({ run, x: across.at(x.value(run)), y: up.at(y.value(run)) })).filter((one) => one.x !== null && one.y !== null);
-    this.#points.sort((a, b) => a.x - b.x || a.y - b.y);
+    const color = paintBy(choices.get("scatterColor"), runs);
+    this.#points = runs.visible.map((run) => ({ run, x: across.at(x.value(run)), y: up.at(y.value(run)), color: color(run) })).filter((one) => one.x !== null && one.y !== null);
     Object.assign(this.focus.axis, { name: x.label, named: across.ticks });
     const missing = runs.visible.length - this.#points.length;
     this.title.textContent = `${y.label} against ${x.label}`;
@@ -250,56 +220,35 @@ class ScatterPanel extends Chart {
   decorate(context) {
     const { px, py } = this.scales;
     context.globalAlpha = this.#points.length > 60 ? 0.7 : 0.9;
-    for (const one of this.#points) disc(context, px(one.x), py(one.y), this.#points.length > 200 ? 3 : 4.5, this.color(one.run));
+    for (const { x, y, color } of this.#points) disc(context, px(x), py(y), this.#points.length > 200 ? 3 : 4.5, color);
     context.globalAlpha = 1;
   }
 
-  /** Another panel points to a run. */
-  point(run) {
-    this.pointed = this.#points.find((one) => one.run === run) ?? null;
-    this.cursorLater();
-  }
-
-  emphasize(context, { run, x, y }) {
-    disc(context, this.scales.px(x), this.scales.py(y), 6.5, this.color(run), ink.get("text"));
+  emphasize(context, { x, y, color }) {
+    disc(context, this.scales.px(x), this.scales.py(y), 6.5, color, ink.get("text"));
   }
 
   get places() {
-    return [...new Set(this.#points.map((one) => one.x))];
+    return [...new Set(this.#points.map((one) => one.x))].sort((a, b) => a - b);
   }
 
-  /** Go to the next run. */
-  turn(step) {
-    const next = this.#points[Math.min(this.#points.length - 1, Math.max(0, this.#points.indexOf(this.pointed) + step))];
-    this.pointer = this.scales.py(next.y);
-    this.focus.point(next.x, this);
-  }
-
-  open() {
-    if (this.pointed) this.page.open(this.pointed.run);
-  }
-
-  leave() {
-    super.leave();
-    this.page.highlight(null);
-  }
-
-  read(x) {
+  /** The points near a pointer; keys go from place to place, and up and down between the points there. */
+  found(x, level) {
     const { px, py } = this.scales;
-    const exact = this.#points.filter((one) => one.x === x); // where keys have gone
-    let [best, distance] = [null, exact.length ? Infinity : 24];
-    for (const one of exact.length ? exact : this.#points) {
-      const away = Math.hypot(px(one.x) - px(x), py(one.y) - (this.pointer ?? py(one.y)));
-      if (away < distance) [best, distance] = [one, away];
-    }
-    this.page.highlight(best?.run ?? null, this);
-    this.pointed = best;
-    if (!best) return null;
+    const near = (one) => (level === null ? one.x === x : Math.hypot(px(one.x) - px(x), py(one.y) - level) < 24);
+    return this.#points.filter(near).map((line) => ({ line, run: line.run, x: line.x, height: py(line.y) }));
+  }
+
+  read(at, context) {
+    const hit = this.nearest(at);
+    this.page.highlight(hit?.run ?? null, this);
+    if (!hit) return null;
+    const { run, line } = hit;
+    this.emphasize(context, line);
     const { runs } = this.page;
     const columns = [...new Set([...this.columns, ...runs.differing.slice(0, 4).map((name) => runs.column(`config.${name}`))])];
-    const [a, b] = this.columns;
-    const lines = [reading(this.color(best.run), best.run.title, ""), ...columns.map((column) => fact(column.label, shownCell(column, best.run)))];
-    return { x: best.x, lines, dots: [[py(best.y), this.color(best.run)]], spoken: `${best.run.title}: ${a.label} ${shownCell(a, best.run)}, ${b.label} ${shownCell(b, best.run)}` };
+    const lines = [fact(run.title, "", line.color), ...columns.map((column) => fact(column.label, shownCell(column, run)))];
+    return { x: hit.x, lines, dots: [], spoken: `${run.title}: ${this.columns.map((column) => `${column.label} ${shownCell(column, run)}`).join(", ")}` };
   }
 }
 
@@ -330,8 +279,9 @@ function paintBy(key, runs) {
   if (!column) return (run) => runs.color(run);
   const { at } = valueScale(column, runs.visible);
   return (run) => {
-    const part = at(column.value(run));
-    if (part === null) return ink.get("line");
+    const place = at(column.value(run));
+    if (place === null) return ink.get("line");
+    const part = Math.round(place * MOST_COLORS) / MOST_COLORS; // asking the browser for a colour takes long
     const light = ink.dark ? 0.55 + 0.33 * part : 0.72 - 0.34 * part;
     return ink.get(`oklch(${light.toFixed(3)} 0.15 ${(265 - 220 * part).toFixed(1)})`);
   };

@@ -3,12 +3,11 @@
 
 const CHOICES = {
   filter: "", sort: "-started", columns: null, search: "", axis: "", smoothing: 0, logX: false, group: "", band: "range",
-  hidden: [], differing: false, scatterX: "", scatterY: "", scatterColor: "auto", axes: null, target: "auto",
+  hidden: [], scatterX: "", scatterY: "", scatterColor: "auto", axes: null, target: "auto",
 };
 
-/** What the reader chose: kept in the address, so that it can be shared; the columns also in the browser. */
+/** What the reader chose: kept in the address, so that it can be shared. */
 class Choices {
-  #name = `flodl-runs:${location.protocol === "file:" ? location.pathname : "served"}`;
   #changed;
 
   /** `changed(names)` is called after a change. */
@@ -33,10 +32,7 @@ class Choices {
     Object.assign(this.values, changes);
     const own = this.#own;
     const hash = Object.keys(own).length ? `#${encodeURIComponent(JSON.stringify(own))}` : "";
-    stored((store) => {
-      history.replaceState(null, "", hash || location.pathname + location.search);
-      store.setItem(this.#name, JSON.stringify({ columns: this.values.columns }));
-    });
+    stored(() => history.replaceState(null, "", hash || location.pathname + location.search));
     this.#changed(changed);
   }
 
@@ -45,25 +41,20 @@ class Choices {
     return Object.fromEntries(Object.entries(this.values).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(CHOICES[name])));
   }
 
+  /** Take the known values that have the type of their default; an address need not be one of this page. */
   #read() {
-    const kept = accepted(() => stored((store) => store.getItem(this.#name)), ["columns"]);
-    this.values = { ...CHOICES, ...kept, ...accepted(() => decodeURIComponent(location.hash.slice(1)), Object.keys(CHOICES)) };
+    let found = null;
+    try {
+      found = JSON.parse(decodeURIComponent(location.hash.slice(1)));
+    } catch {
+      // Somebody else wrote it.
+    }
+    const fits = ([name, usual]) => {
+      const value = found?.[name] ?? null;
+      return value !== null && (usual === null || Array.isArray(usual) ? Array.isArray(value) : typeof value === typeof usual);
+    };
+    this.values = { ...CHOICES, ...Object.fromEntries(Object.entries(CHOICES).filter(fits).map(([name]) => [name, found[name]])) };
   }
-}
-
-/** Of an object as text, the values of known names that have the type of their default. */
-function accepted(read, names) {
-  let content = null;
-  try {
-    content = JSON.parse(read());
-  } catch {
-    // An address that somebody else wrote need not be one of this page.
-  }
-  return Object.fromEntries(names.flatMap((name) => {
-    const [value, usual] = [content?.[name], CHOICES[name]];
-    const fits = usual === null || Array.isArray(usual) ? Array.isArray(value) : typeof value === typeof usual;
-    return value !== undefined && value !== null && fits ? [[name, value]] : [];
-  }));
 }
 
 /** Runs and curves that the page holds itself. */

@@ -5,25 +5,33 @@ const NICE_SECONDS = [
   0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
 ];
 
+/** A factor times a power of ten, about `wanted` of which make a length. */
+function roundStep(length, wanted, factors = [1, 2, 2.5, 5, 10], least = 0) {
+  const raw = Math.max(least, length / Math.max(1, wanted));
+  const power = 10 ** Math.floor(Math.log10(raw));
+  return factors.find((factor) => factor * power >= raw * 0.999) * power;
+}
+
+/** The multiples of a step from `low` to `high`. */
+function multiples(step, low, high) {
+  const first = Math.ceil(low / step - 1e-9);
+  const count = Math.floor(high / step + 1e-9) - first + 1;
+  return Array.from({ length: Math.max(0, count || 0) }, (_, index) => (first + index) * step);
+}
+
 /** A linear scale over [low, high]; `snug` keeps the ends, else they widen to round ticks. */
 function linearScale(low, high, wanted, snug = false) {
   if (low === high) {
     const room = Math.abs(low) * 0.1 || 1;
     [low, high] = [low - room, high + room];
   }
-  const raw = (high - low) / Math.max(1, wanted);
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].find((factor) => factor * power >= raw * 0.999) * power;
+  const step = roundStep(high - low, wanted);
   const at = (value) => (value - low) / (high - low);
   if (!Number.isFinite(step) || step < Math.max(Math.abs(low), Math.abs(high)) * 1e-14) {
     return { low, high, at, ticks: [low, high].map((value) => [value, formatNumber(value)]) };
   }
   if (!snug) [low, high] = [Math.floor(low / step + 1e-9) * step, Math.ceil(high / step - 1e-9) * step];
-  const ticks = [];
-  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index++) {
-    ticks.push([index * step, tickLabel(index * step, step)]);
-  }
-  return { low, high, at, ticks };
+  return { low, high, at, ticks: multiples(step, low, high).map((value) => [value, tickLabel(value, step)]) };
 }
 
 /** A logarithmic scale over [low, high], both above zero; `snug` keeps the ends. */
@@ -126,11 +134,8 @@ class Axis {
     const raw = (last - first) / Math.max(1, wanted);
     const step = NICE_SECONDS.find((one) => one >= raw) || Math.ceil(raw / 86400) * 86400;
     const shift = this.kind === "wall" ? this.zone : 0;
-    const ticks = [];
-    for (let at = Math.ceil((first + shift) / step - 1e-9) * step - shift; at <= last; at += step) {
-      ticks.push([at, this.kind === "time" ? spanText(at, step) : clockText(at, this.zone, step, last - first)]);
-    }
-    return ticks;
+    const text = (at) => (this.kind === "time" ? spanText(at, step) : clockText(at, this.zone, step, last - first));
+    return multiples(step, first + shift, last + shift).map((at) => [at - shift, text(at - shift)]);
   }
 }
 
@@ -162,11 +167,8 @@ class PartAxis extends Axis {
 
 /** Whole numbers from `first` to `last`, with the ends where there is room for them. */
 function wholeTicks(first, last, wanted) {
-  const raw = Math.max(1, (last - first) / Math.max(1, wanted));
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].find((factor) => factor * power >= raw) * power;
-  const ticks = [];
-  for (let at = Math.ceil(first / step) * step; at <= last; at += step) ticks.push([at, formatWhole(at)]);
+  const step = roundStep(last - first, wanted, [1, 2, 5, 10], 1);
+  const ticks = multiples(step, first, last).map((at) => [at, formatWhole(at)]);
   const near = step * 0.6;
   const [low, high] = [Math.ceil(first), Math.floor(last)];
   if (low <= high && (!ticks.length || ticks[0][0] - low > near)) ticks.unshift([low, formatWhole(low)]);

@@ -4,7 +4,8 @@
 const ROW_HEIGHT = 31;
 const ROWS_AROUND = 8;
 const [FIRST_SETTINGS, FIRST_METRICS] = [6, 3];
-const SIDE_BY_SIDE = 6;
+/** Up to so many runs are named beside the values that they have. */
+const RUNS_NAMED = 6;
 const VALUES_SHOWN = 12;
 const ROWS_ON_PAPER = 1000;
 
@@ -20,10 +21,8 @@ class RunTable {
     const { choices, runs } = page;
     const keys = () => this.columns.map((one) => one.key).filter((key) => key !== "name");
     this.picker = new Picker("Columns", () => [...runs.columns.values()].filter((one) => one.key !== "name").map((one) => [one.key, one.label]), keys, (columns) => choices.set({ columns }));
-    this.differing = button("Only what differs", () => choices.set({ differing: !choices.get("differing") }), { className: "toggle" });
     this.hiding = button("Show all curves", () => choices.set({ hidden: [] }));
-    const saves = [["Save CSV", () => save("runs.csv", "text/csv", this.csv())], ["Save JSON", () => save("runs.json", "application/json", this.json())]];
-    place("table-tools").append(this.picker.box, this.differing, this.hiding, ...saves.map(([text, act]) => button(text, act)));
+    place("table-tools").append(this.picker.box, this.hiding, button("Save CSV", () => save("runs.csv", "text/csv", this.csv())));
     this.head = element("thead");
     this.body = element("tbody");
     this.table = element("table", { className: "runs" }, element("caption", { className: "unseen", textContent: "Runs" }), this.head, this.body);
@@ -40,15 +39,13 @@ class RunTable {
     const { runs, choices } = this.page;
     const chosen = choices.get("columns");
     const keys = chosen ? ["name", ...[...runs.columns.keys()].filter((key) => key !== "name" && chosen.includes(key))] : this.#usual();
-    const columns = keys.map((key) => runs.column(key)).filter(Boolean);
-    return choices.get("differing") ? columns.filter((one) => one.key === "name" || this.#differs(one)) : columns;
+    return keys.map((key) => runs.column(key)).filter(Boolean);
   }
 
   show() {
     const { runs, choices } = this.page;
     this.#columns = this.columns;
     this.#order = sorted(runs.filtered, choices.get("sort"), (key) => runs.column(key));
-    press(this.differing, choices.get("differing"));
     this.hiding.hidden = runs.visible.length === runs.filtered.length;
     this.picker.show();
     this.#showHead();
@@ -68,24 +65,11 @@ class RunTable {
     return csvText([this.#columns.map((one) => one.label), ...this.#order.map((run) => this.#columns.map((one) => plain(one.value(run))))]);
   }
 
-  json() {
-    const runs = this.#order.map(({ id, has_report, has_page, report, page, ...run }) => ({
-      ...run,
-      config: Object.fromEntries(Object.entries(run.config).map(([name, [value, origin]]) => [name, { value, origin }])),
-    }));
-    return `${JSON.stringify({ runs }, null, 2)}\n`;
-  }
-
   #usual() {
     const { runs } = this.page;
     const has = (key) => (runs.all.some((run) => run[key]?.length) ? [key] : []);
     const settings = runs.differing.slice(0, FIRST_SETTINGS).map((name) => `config.${name}`);
     return ["name", "state", ...has("tags"), ...runs.results.slice(0, FIRST_METRICS), ...settings, "epochs", "seconds", "started", ...has("note")];
-  }
-
-  #differs(column) {
-    const [first, ...others] = this.page.runs.filtered.map((run) => JSON.stringify(column.value(run) ?? null));
-    return others.some((value) => value !== first);
   }
 
   #showHead() {
@@ -169,7 +153,7 @@ function shownCell(column, run) {
 function shownValue(column, value) {
   if (column.key === "seconds") return formatDuration(value);
   if (column.key === "started") return formatMoment(value);
-  if (column.kind === "metric") return formatMeasured(value);
+  if (column.kind === "metric") return formatNumber(value);
   if (column.kind === "setting") return formatSetting(value);
   return value === "" || value === undefined || value === null ? DASH : String(value);
 }
@@ -184,44 +168,29 @@ function showDifferences(page) {
   const found = tables.length ? `Of ${compared}. ${counted(same, "setting")} ${same === 1 ? "is" : "are"} the same in all.` : `All settings and the environment of the ${compared} are the same.`;
   place("differences-note").textContent = visible.length < 2 ? "Two or more visible runs can be compared." : found;
   place("differences").replaceChildren(...tables.map(([title, part, names]) => {
-    const [heads, cells] = visible.length <= SIDE_BY_SIDE ? sideBySide(part, visible, page) : byValues(part, visible, page);
-    const table = tableOf(`${title} that differ`, [title, ...heads], names.map((name) => [name, ...cells(name)]), { className: "facts" });
+    const rows = names.map((name) => [name, valuesOf(part, name, visible, page)]);
+    const table = tableOf(`${title} that differ`, [title, "Values, and where they were set"], rows, { className: "facts" });
     return scroller(`${title} that differ`, table, "card scroll");
   }));
 }
 
-/** One column per run. */
-function sideBySide(part, runs, page) {
-  const heads = runs.map((run) => element("span", {}, dot(page.runs.color(run)), button(run.title, () => page.open(run), { className: "link" })));
-  const cells = (name) => runs.map((run) => {
-    const origin = part === "config" && run.config[name]?.[1];
-    return element("td", {}, element("span", { className: "value", textContent: formatSetting(plainOf(run, part, name)) }), origin ? element("span", { className: "origin", textContent: origin }) : null);
+/** The distinct values of a name, which runs have each, and where it was set. */
+function valuesOf(part, name, runs, page) {
+  const groups = Map.groupBy(runs, (run) => formatSetting(plainOf(run, part, name)));
+  const ordered = [...groups].sort(([a], [b]) => byValue(a, b));
+  const items = ordered.slice(0, VALUES_SHOWN).map(([value, members]) => {
+    const act = () => page.choices.set({ filter: `${quotedName(name)} = ${quotedValue(value)}` });
+    const canFilter = part === "config" && value !== DASH && page.content.served;
+    const chip = canFilter ? button(value, act, { className: "chip", title: `Show only these ${counted(members.length, "run")}` }) : element("span", { className: "chip", textContent: value });
+    const named = (run) => Object.assign(dot(page.runs.color(run)), { title: run.title });
+    const dots = () => element("span", { role: "img", "aria-label": members.map((run) => run.title).join(", ") }, ...members.map(named));
+    const who = runs.length <= RUNS_NAMED ? dots() : element("span", { className: "count", textContent: `×${members.length}` });
+    const origins = [...new Set(members.map((run) => part === "config" && run.config[name]?.[1]))].filter(Boolean);
+    const where = `${origins.slice(0, 2).join(", ")}${origins.length > 2 ? ` +${origins.length - 2}` : ""}`;
+    return element("div", { className: "value-of" }, chip, who, element("span", { className: "origin", textContent: where, title: origins.join("\n") }));
   });
-  return [heads, cells];
-}
-
-/** The distinct values of each name, how many runs have each, and where it was set. */
-function byValues(part, runs, page) {
-  const cells = (name) => {
-    const values = new Map();
-    for (const run of runs) {
-      const key = formatSetting(plainOf(run, part, name));
-      values.set(key, [...(values.get(key) || []), (part === "config" && run.config[name]?.[1]) || ""]);
-    }
-    const ordered = [...values].sort(([a], [b]) => byValue(a, b));
-    const items = ordered.slice(0, VALUES_SHOWN).map(([value, origins]) => {
-      const act = () => page.choices.set({ filter: `${quotedName(name)} = ${quotedValue(value)}` });
-      const canFilter = part === "config" && value !== DASH && page.content.served;
-      const chip = canFilter ? button(value, act, { className: "chip", title: `Show only these ${counted(origins.length, "run")}` }) : element("span", { className: "chip", textContent: value });
-      chip.append(element("span", { className: "count", textContent: `×${origins.length}` }));
-      const listed = [...new Set(origins)].filter(Boolean);
-      const where = `${listed.slice(0, 2).join(", ")}${listed.length > 2 ? ` +${listed.length - 2}` : ""}`;
-      return element("div", { className: "value-of" }, chip, element("span", { className: "origin", textContent: where, title: listed.join("\n") }));
-    });
-    if (ordered.length > VALUES_SHOWN) items.push(element("span", { className: "origin", textContent: `and ${ordered.length - VALUES_SHOWN} more values` }));
-    return [element("div", { className: "values" }, ...items)];
-  };
-  return [["Values, and where they were set"], cells];
+  if (ordered.length > VALUES_SHOWN) items.push(element("span", { className: "origin", textContent: `and ${ordered.length - VALUES_SHOWN} more values` }));
+  return element("div", { className: "values" }, ...items);
 }
 
 function quotedName(name) {
@@ -240,7 +209,7 @@ function showDetails(run) {
     ["Tags", run.tags.join(", ")], ["Note", run.note], ["Continues", run.resumed_from], ["Folder", run.path], ["Show", `fdl runs show ${run.path}`],
   ].filter(([, value]) => value);
   const settings = Object.entries(run.config).map(([name, [value, origin]]) => [name, formatSetting(value), origin]);
-  const metrics = Object.entries(run.metrics).map(([name, one]) => [name, formatMeasured(one.last), `best ${formatMeasured(one.best)}${one.epoch ? ` in epoch ${one.epoch}` : ""}`]);
+  const metrics = Object.entries(run.metrics).map(([name, one]) => [name, formatNumber(one.last), `best ${formatNumber(one.best)}${one.epoch ? ` in epoch ${one.epoch}` : ""}`]);
   const environment = Object.entries(run.environment).map(([name, value]) => [name, formatSetting(value)]);
   const tables = [["Facts", facts], ["Metrics", metrics], ["Settings and where they were set", settings], ["Environment", environment]];
   const link = (href, text) => element("a", { className: "button", href, target: "_blank", rel: "noopener", textContent: text });

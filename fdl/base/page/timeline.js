@@ -146,7 +146,7 @@ class TimelineData {
 
 /** The lanes a timeline has something for: {name, spans, color, text} and {name, marks}. */
 function lanesOf(data) {
-  const length = (span) => lengthText(lengthOf(span));
+  const length = (span) => formatDuration(lengthOf(span));
   const epoch = ({ first, last }) => `Epoch ${(first || last).epoch + 1}${last ? `, loss ${formatMetric(last.loss)}` : ""}`;
   const kinds = (one) => [["wait", one.waits], ["sync", one.syncs], ["average", one.averages]];
   const bars = (one) => kinds(one).flatMap(([kind, spans]) => spans.map((span) => ({ ...span, kind }))).sort((a, b) => a.start - b.start);
@@ -193,9 +193,7 @@ class LaneChart extends Chart {
         const [left, right] = [px(span.start), Math.max(px(span.end), px(span.start) + 1)];
         if (right < box.left || left > box.right || right < drawnTo + 0.5) return; // outside, or within a pixel that is full
         drawnTo = right;
-        Object.assign(context, { fillStyle: ink.get(lane.color(span)), globalAlpha: index % 2 ? 0.55 : 0.35 });
-        context.fillRect(left, middle - 8, right - left, 16);
-        context.globalAlpha = 1;
+        wash(context, lane.color(span), left, middle - 8, right, middle + 8, index % 2 ? 0.55 : 0.35);
         const from = Math.max(left, box.left) + 6;
         const room = Math.min(right, box.right) - from - 6;
         const text = [lane.text(span), lane.text(span).split(",")[0]].find((one) => context.measureText(one).width < room);
@@ -235,9 +233,7 @@ class LoadChart extends LineChart {
 
   decorate(context) {
     const { px, box } = this.scales;
-    Object.assign(context, { fillStyle: ink.get("bad"), globalAlpha: 0.3 });
-    for (const [start, end] of this.gaps) context.fillRect(px(start), box.top, Math.max(1, px(end) - px(start)), box.bottom - box.top);
-    context.globalAlpha = 1;
+    for (const [start, end] of this.gaps) wash(context, "bad", px(start), box.top, Math.max(px(start) + 1, px(end)), box.bottom, 0.3);
   }
 }
 
@@ -318,14 +314,14 @@ function loadTable(data) {
   if (data.ram) rows.push(row("RAM", data.ram.used, formatBytes));
   for (const { rank, busy, waits } of data.ranks) {
     const waited = waits.reduce((sum, wait) => sum + wait.end - wait.start, 0);
-    const idle = waits.length ? [formatPercent((100 * waited) / data.end), `${waits.length}, ${lengthText(waited)}`] : undefined;
+    const idle = waits.length ? [formatPercent((100 * waited) / data.end), `${waits.length}, ${formatDuration(waited)}`] : undefined;
     rows.push(row(data.many ? `Rank ${rank} busy` : "Busy", busy, formatPercent, idle));
   }
   for (const gpu of data.gpus) {
     const below = gpu.util.filter((value) => value !== null && value < IDLE_BELOW).length;
     const known = gpu.used.filter((value) => value !== null).length;
     const gone = gpu.gaps.reduce((sum, [start, end]) => sum + end - start, 0);
-    const gaps = gpu.gaps.length ? `${gpu.gaps.length}, ${lengthText(gone)}` : "none";
+    const gaps = gpu.gaps.length ? `${gpu.gaps.length}, ${formatDuration(gone)}` : "none";
     rows.push(row(gpu.name ? `GPU ${gpu.device}, ${gpu.name}` : `GPU ${gpu.device}`, gpu.util, formatPercent, [known ? formatPercent((100 * below) / known) : DASH, gaps]));
     rows.push(row(`GPU ${gpu.device} memory`, gpu.used, formatBytes));
   }
@@ -336,7 +332,7 @@ function loadTable(data) {
 function eventTable(data) {
   const row = (name, values) => {
     const found = statistics(values);
-    return [name, String(values.length), ...(found ? [found.mean, found.most, found.sum].map(lengthText) : [DASH, DASH, DASH])];
+    return [name, String(values.length), ...(found ? [found.mean, found.most, found.sum].map(formatDuration) : [DASH, DASH, DASH])];
   };
   const spans = [["Epochs", data.epochs.map(({ start, end }) => ({ start, end }))], ["Windows", data.windows.map(({ start, end }) => ({ start, end }))], ["Waiting", data.waits], ["Sync", data.syncs], ["CPU average", data.averages]];
   const rows = spans.filter(([, found]) => found.length).map(([name, found]) => row(name, found.map(lengthOf)));
@@ -351,17 +347,11 @@ function eventTable(data) {
 /** What a mark says; of `many` ranks, the one that alone tells of it is named. */
 function markText(mark, many) {
   const says = {
-    anchor: () => `anchor ${mark.from} to ${mark.to}`, throttle: () => `throttle rank ${mark.rank}`, idle: () => `idle GPU ${mark.dev}, ${lengthText(mark.ms / 1000)}`,
+    anchor: () => `anchor ${mark.from} to ${mark.to}`, throttle: () => `throttle rank ${mark.rank}`, idle: () => `idle GPU ${mark.dev}, ${formatDuration(mark.ms / 1000)}`,
     guard: () => `guard rank ${mark.rank}, ${mark.what}`, skip: () => `average left out, ${mark.count} so far`, worker_lost: () => `lost rank ${mark.rank}`, restart: () => `restart ${mark.count}`,
   };
   const text = says[mark.k]?.() ?? mark.label;
   return many && mark.r !== undefined && mark.ranks.length === 1 ? `rank ${mark.r}: ${text}` : text;
-}
-
-/** A length as people read it, with the digits short moments need. */
-function lengthText(seconds) {
-  if (seconds === null || Number.isNaN(seconds)) return DASH;
-  return seconds < 0.01 ? `${Number((1000 * seconds).toPrecision(2))}ms` : formatDuration(seconds);
 }
 
 /** A moment: "1:02:03", "2:05", "12.4 s". `step` says how fine it is. */

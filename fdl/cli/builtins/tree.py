@@ -36,25 +36,27 @@ def children(names: Sequence[str]) -> list[str]:
 
 
 def document(names: Sequence[str]) -> dict[str, Any]:
-    """What ``--fdl-schema`` prints for a command."""
-    return TABLE[" ".join(names)]
+    """What ``--fdl-schema`` prints for a command; of a group with its commands."""
+    row, below = TABLE[" ".join(names)], children(names)
+    commands = {name: document([*names, name]) for name in below}
+    return {**row, "commands": commands} if below else row
 
 
 def schema(names: Sequence[str]) -> Schema:
     """What a command takes."""
     from fdl.programs.parameters.contract import parse
 
-    return parse(document(names))
+    return parse(TABLE[" ".join(names)])
 
 
 def is_open(names: Sequence[str]) -> bool:
     """Whether a command takes the words of another command, with options it does not know."""
-    return not document(names)["strict"] and not children(names)
+    return not TABLE[" ".join(names)]["strict"] and not children(names)
 
 
 def summary(*names: str) -> str:
     """One line about a command: the first sentence of its help, without the full stop."""
-    text: str = document(names)["description"]
+    text: str = TABLE[" ".join(names)]["description"]
     return text.partition(". ")[0].removesuffix(".")
 
 

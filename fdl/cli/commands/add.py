@@ -101,7 +101,7 @@ def add(
     folder = make_playground(root, os.environ) if parts.playground else None
     unpinned = {one.host for one in (demand, folder) if one and one.host}
     for host in unpinned:
-        tell_unpinned(host)
+        _tell_unpinned(host)
     if demand is not None:
         _install(demand, extra, dry_run=dry_run)
     if folder is not None:
@@ -109,7 +109,7 @@ def add(
     return 0
 
 
-def tell_unpinned(host: HostVersion) -> None:
+def _tell_unpinned(host: HostVersion) -> None:
     """Say that a version is not pinned, because no index has it."""
     if not host.can_be_had:
         output.note(f"flodl {host.version} is a development version, so it is not pinned")
@@ -150,6 +150,12 @@ def _play(folder: Playground, *, dry_run: bool) -> None:
         report("Would create", folder, folder.files)
         return
     report("Created", folder, folder.write())
-    width = max(len(command) for command, _ in STEPS)
-    sys.stdout.write("\nNext:\n")
-    sys.stdout.writelines(f"  {command:<{width}}  # {why}\n" for command, why in STEPS)
+    print_next("", STEPS)
+
+
+def print_next(folder: str, steps: Sequence[tuple[str, str]]) -> None:
+    """Print what to type next, and why; in a folder, unless it is empty."""
+    width = max(len(command) for command, _ in steps)
+    change = f"  cd {folder}\n" if folder else ""
+    sys.stdout.write(f"\nNext:\n{change}")
+    sys.stdout.writelines(f"  {command:<{width}}  # {why}\n" for command, why in steps)

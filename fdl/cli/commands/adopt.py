@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fdl.base import output
-from fdl.cli.commands.init import print_next
+from fdl.cli.commands.add import print_next
 from fdl.cli.commands.verb import DryRun, Group, Verb
 from fdl.manifest.source import shown
 from fdl.scaffold.adopt import adopted
@@ -35,7 +35,7 @@ def adopt(
         output.write(sys.stdout, made.text)
         return 0
     made.write()
-    options = f"{made.options} option{'' if made.options == 1 else 's'}"
+    options = output.counted(made.options, "option")
     sys.stdout.write(f"Created {shown(str(made.file))} for {script} ({options} read from it)\n")
     if not output.is_quiet():
         folder = "" if made.file.parent == Path.cwd() else shown(str(made.file.parent))

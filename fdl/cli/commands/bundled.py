@@ -122,7 +122,7 @@ def _run(call: Call, bundled: Level, words: Sequence[str], project_root: str) ->
         plan.origin = origin(selected.level.entry, bundled.root)
     plan.cwd = str(Path.cwd())
     hand_down(plan)
-    return run_or_show(plan, dry_run=call.dry_run, json=asked.json)
+    return _run_or_show(plan, dry_run=call.dry_run, json=asked.json)
 
 
 def start(
@@ -155,10 +155,10 @@ def start(
         origin=f"fdl {name}",
     )
     plan.set(Variable("FDL_PROJECT_ROOT", top, "fdl"))
-    return run_or_show(plan, dry_run=dry_run, json=call.invocation.json)
+    return _run_or_show(plan, dry_run=dry_run, json=call.invocation.json)
 
 
-def run_or_show(plan: Plan, *, dry_run: bool, json: bool) -> int:
+def _run_or_show(plan: Plan, *, dry_run: bool, json: bool) -> int:
     """Execute a plan, or show it as text or JSON; returns the exit code.
 
     Raises:

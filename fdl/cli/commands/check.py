@@ -129,15 +129,12 @@ class _Report:
             for file, names in self._files.items()
         ]
         text = output.drawn(table(rows, styles=("cyan", ""))) if rows else ""
-        found = _counted(len(self.mistakes), "mistake") if self.mistakes else "no mistakes"
-        checked = f"{_counted(len(rows), 'file')}, {_counted(len(self._commands), 'command')}"
-        output.write(sys.stdout, f"{text}{checked}: {found}\n")
+        found = output.counted(len(self.mistakes), "mistake") if self.mistakes else "no mistakes"
+        files = output.counted(len(rows), "file")
+        commands = output.counted(len(self._commands), "command")
+        output.write(sys.stdout, f"{text}{files}, {commands}: {found}\n")
 
     def _said(self, file: str, names: set[Sequence[str]]) -> str:
         options = self._options.get(file)
-        more = f", {_counted(len(options), 'option')} known" if options else ""
-        return _counted(len(names), "command") + more
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+        more = f", {output.counted(len(options), 'option')} known" if options else ""
+        return output.counted(len(names), "command") + more

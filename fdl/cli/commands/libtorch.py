@@ -14,20 +14,17 @@ from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.shell_words import join
 from fdl.cli.commands.libtorch_build import Global, Torch, build
-from fdl.cli.commands.libtorch_check import check
+from fdl.cli.commands.libtorch_check import check, gpus_here
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
 from fdl.libtorch.store import Store, locate
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fdl.base.hardware import Nvidia
     from fdl.libtorch.active import Variant
     from fdl.libtorch.request import Decision, Request
 
 verbs = Group("libtorch", "Install, choose, use and check the C++ library of PyTorch.")
-
-SCHEMA_VERSION = 1
 
 Source = Annotated[
     str | None,
@@ -162,8 +159,7 @@ def info(json: Json = False, everywhere: Global = False) -> int:
     variant = store.required()
     described = _described(variant)
     if json:
-        active = {"active": variant.id}
-        output.print_json({"schema_version": SCHEMA_VERSION, **active, **described})
+        output.write(sys.stdout, output.versioned({"active": variant.id, **described}))
         return 0
     labels = (("Version", "torch"), ("CUDA", "cuda"), ("Archs", "archs"), ("Source", "source"))
     rows = [("Active", variant.id)]
@@ -331,16 +327,7 @@ def _install_into(store: Store, request: Request, folder: Path, *, dry_run: bool
 def _decide(request: Request) -> Decision:
     from fdl.libtorch.request import decide
 
-    return decide(request, _nvidia, Path.cwd(), os.environ)
-
-
-def _nvidia() -> Nvidia:
-    from fdl.base.hardware import nvidia
-
-    found = nvidia(os.environ)
-    for trouble in found.troubles:
-        output.warning(trouble.message, trouble.remedy)
-    return found
+    return decide(request, gpus_here, Path.cwd(), os.environ)
 
 
 def _announce(decision: Decision, target: Path, *, dry_run: bool) -> bool:

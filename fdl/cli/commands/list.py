@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 verbs = Group()
 
-SCHEMA_VERSION = 1
-
 # Folders that name each other in many ways multiply; nobody reads a list that long.
 _LIMIT = 10_000
 
@@ -70,22 +68,18 @@ def _as_table(entries: list[Entry], root: str) -> Table:
 
 
 def _as_json(entries: list[Entry], root: str, env: str | None) -> str:
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "env": env,
-        "commands": [
-            {
-                "command": list(entry.names),
-                "kind": entry.kind,
-                "description": entry.description,
-                "needs": texts(entry.spec, "needs"),
-                "origin": _place(entry, root),
-                "reason": entry.reason or None,
-            }
-            for entry in entries
-        ],
-    }
-    return output.json_text(document)
+    commands = [
+        {
+            "command": list(entry.names),
+            "kind": entry.kind,
+            "description": entry.description,
+            "needs": texts(entry.spec, "needs"),
+            "origin": _place(entry, root),
+            "reason": entry.reason or None,
+        }
+        for entry in entries
+    ]
+    return output.versioned({"env": env, "commands": commands})
 
 
 def _place(entry: Entry, root: str) -> str:

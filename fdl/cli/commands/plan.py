@@ -41,11 +41,8 @@ _TRIAL = "fdl plan --try train quick"
 VARIABLE = "FLODL_REHEARSE"
 """Tells the Trainer of flodl to rehearse, and where to write the result."""
 
-GPU_VARIABLE = "FLODL_REHEARSE_GPU"
+_GPU_VARIABLE = "FLODL_REHEARSE_GPU"
 """Tells it for which GPU to predict the memory: its bytes, and its name."""
-
-SCHEMA_VERSION = 1
-"""Of the result of ``--try``."""
 
 
 def _milliseconds(text: str | None) -> str | None:
@@ -242,8 +239,7 @@ def _try(call: Call, typed: list[str], gpu: str | None, *, json: bool) -> int:
     if result is None:
         return code
     if json:
-        text = json_.dumps({"schema_version": SCHEMA_VERSION, **result}, indent=2) + "\n"
-        output.write(sys.stdout, text)
+        output.write(sys.stdout, output.versioned(result))
     else:
         output.show(page(result))
     return code
@@ -284,7 +280,7 @@ def _run(steps: list[Step], plan: Plan, file: Path, call: Call, gpu: str | None)
         return code
     plan.env[VARIABLE] = str(file)
     if gpu is not None:
-        plan.env[GPU_VARIABLE] = f"{memory_of(gpu)} {gpu}"
+        plan.env[_GPU_VARIABLE] = f"{memory_of(gpu)} {gpu}"
     plan.record = None
     return start(plan)[0]
 

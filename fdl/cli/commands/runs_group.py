@@ -1,4 +1,4 @@
-"""What the commands of ``fdl runs`` share: their usual arguments and their questions."""
+"""What the commands of ``fdl runs`` share: their usual arguments, and the runs that these mean."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fdl.base import output
-from fdl.base.errors import FdlError, UsageError
-from fdl.base.terminal import ask
-from fdl.base.units import printable, size_text
+from fdl.base.errors import UsageError
 from fdl.cli.commands.verb import Call, Complete
 from fdl.manifest.select.project import locate
-from fdl.runs.find import choose, folders, shortened
-from fdl.runs.prune import remove
+from fdl.runs.find import choose, folders
 from fdl.runs.quantity import Known
 from fdl.runs.query import matches, parse
 
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fdl.runs.run import Run
-
-SCHEMA_VERSION = 1
 
 OneRun = Annotated[
     str,
@@ -49,7 +44,6 @@ Where = Annotated[
     typer.Option(help="Select runs that meet a condition: 'val_loss < 0.1 and lr >= 0.01'"),
     Complete("run-conditions"),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking")]
 
 
 def chosen(call: Call, word: str) -> Run:
@@ -89,54 +83,5 @@ def only_where(condition: str | None, runs: list[Run]) -> list[Run]:
 
 def print_json(document: dict[str, object]) -> int:
     """Print one document with the version of its form; return the exit code."""
-    output.print_json({"schema_version": SCHEMA_VERSION, **document})
+    output.write(sys.stdout, output.versioned(document))
     return 0
-
-
-def counted(count: int, what: str = "run") -> str:
-    """``1 run``, ``2 runs``."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def list_sizes(runs: Sequence[Run], remarks: Sequence[str] = ()) -> None:
-    """Print the runs with their states and sizes, and the sum.
-
-    Args:
-        runs: The runs.
-        remarks: For each run, what else to know before it is deleted.
-    """
-    from fdl.base.tables import table
-
-    sizes = [run.bytes for run in runs]
-    rows = [
-        [printable(str(shortened(run.path))), run.state, size_text(count)]
-        for run, count in zip(runs, sizes, strict=True)
-    ]
-    rows.append([counted(len(runs)), "", size_text(sum(sizes))])
-    if any(remarks):
-        rows = [[*row, remark] for row, remark in zip(rows, [*remarks, ""], strict=True)]
-    output.show(table(rows, right=(2,)))
-    sys.stdout.flush()
-
-
-def agreed(question: str) -> bool:
-    """Ask on the terminal; no without one."""
-    return (ask(f"{question} [y/N] ") or "").lower() in ("y", "yes")
-
-
-def remove_all(runs: Sequence[Run]) -> int:
-    """Delete runs; return 1 if one cannot be deleted, else 0."""
-    code = removed = 0
-    for run in runs:
-        try:
-            if remove(run):
-                removed += 1
-            else:
-                output.warning(
-                    f"{shortened(run.path)} is not removed: it has changed since it was listed"
-                )
-        except FdlError as problem:
-            output.error(problem.message, problem.hint)
-            code = 1
-    output.note(f"removed {counted(removed)}")
-    return code

@@ -10,34 +10,30 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.terminal import ask
 from fdl.base.units import printable, size_text
 from fdl.cli.commands.runs_group import (
     Places,
     State,
     Where,
-    Yes,
-    agreed,
-    counted,
-    list_sizes,
     only_where,
     places,
     project_folders,
-    remove_all,
 )
 from fdl.cli.commands.verb import Complete, DryRun, Group, Verb
 from fdl.runs import prune as pruning
 from fdl.runs.find import choose, search, shortened
-from fdl.runs.prune import Rule, continued_by, remove_checkpoints
+from fdl.runs.prune import Removal, Rule, continued_by, remove
 from fdl.runs.run import RUNNING
 
 if TYPE_CHECKING:
-    from fdl.runs.prune import Surplus
     from fdl.runs.run import Run
 
 
 verbs = Group()
 
 Keep = Annotated[int | None, typer.Option(help="Keep the newest N runs of each folder")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking")]
 OlderThan = Annotated[str | None, typer.Option(help="Select runs older than this: 30d, 12h, 2w")]
 
 
@@ -81,25 +77,12 @@ def rm(
         found[str(run.path.resolve())] = run
     named = list(found.values())
     every = search([*searched, *{run.path.parent for run in named}])
-    remarks = []
+    removals = []
     for run in named:
         names = ", ".join(one.name for one in continued_by(run, every))
-        remarks.append(f"resumed by {names}" if names else "")
-    return delete(named, remarks, yes=yes, dry_run=dry_run)
-
-
-def delete(runs: list[Run], remarks: list[str], *, yes: bool, dry_run: bool) -> int:
-    """Delete runs, after listing them and asking; 1 if nobody agreed or one stays."""
-    list_sizes(runs, remarks)
-    if dry_run:
-        return 0
-    if not yes and not agreed(f"remove {counted(len(runs))}?"):
-        output.note(_NOTHING)
-        return 1
-    return remove_all(runs)
-
-
-_NOTHING = "nothing was removed; --yes removes without asking"
+        remark = f"resumed by {names}" if names else ""
+        removals.append(Removal(run, run.bytes, remark=remark))
+    return _delete("run", removals, yes=yes, dry_run=dry_run)
 
 
 @verbs.command("prune", cls=Verb)
@@ -158,63 +141,62 @@ def prune(
     meeting = {run.path for run in only_where(where, every)}
     runs = [run for run in runs if run.path in meeting and not run.is_linked]
     if kept is not None:
-        return _lighten(pruning.surplus(runs, every, kept), yes=yes, dry_run=dry_run)
-    if not runs:
-        output.note("no run to remove")
-        return 0
-    return delete(runs, [], yes=yes, dry_run=dry_run)
+        files = pruning.surplus(runs, every, kept)
+        return _delete("checkpoint", files, yes=yes, dry_run=dry_run)
+    removals = [Removal(run, run.bytes) for run in runs]
+    return _delete("run", removals, yes=yes, dry_run=dry_run)
 
 
-def _lighten(found: list[Surplus], *, yes: bool, dry_run: bool) -> int:
-    """Delete checkpoints, after listing them and asking."""
+def _delete(what: str, found: list[Removal], *, yes: bool, dry_run: bool) -> int:
+    """Delete runs or checkpoints, after listing them and asking; 1 if one of them stays."""
     if not found:
-        output.note("no checkpoint to remove")
+        output.note(f"no {what} to remove")
         return 0
-    _show(found)
+    _show(what, found)
     if dry_run:
         return 0
-    if not yes and not agreed(f"remove {_counted(found)}?"):
-        output.note(_NOTHING)
+    if not yes and not _agreed(f"remove {_counted(what, found)}?"):
+        output.note("nothing was removed; --yes removes without asking")
         return 1
-    return _remove(found)
+    removed, code = [], 0
+    for one in found:
+        try:
+            if remove(one):
+                removed.append(one)
+            else:
+                output.warning(
+                    f"{shortened(one.run.path)} is not removed: it has changed since it was listed"
+                )
+        except FdlError as problem:
+            output.error(problem.message, problem.hint)
+            code = 1
+    freed = f", {size_text(sum(one.bytes for one in removed))} freed" * (what == "checkpoint")
+    output.note(f"removed {_counted(what, removed)}{freed}")
+    return code
 
 
-def _counted(found: list[Surplus]) -> str:
-    return counted(sum(len(one.names) for one in found), "checkpoint")
+def _counted(what: str, found: list[Removal]) -> str:
+    return output.counted(sum(len(one.files) or 1 for one in found), what)
 
 
-def _show(found: list[Surplus]) -> None:
-    """Print the checkpoints with their sizes, and the sum."""
+def _show(what: str, found: list[Removal]) -> None:
+    """Print what may go with its size, and the sum."""
     from fdl.base.tables import table
 
     rows = [
         (
             printable(str(shortened(one.run.path))),
-            ", ".join(one.names),
+            ", ".join(one.files) or one.run.state,
             size_text(one.bytes),
-            f"{one.kept} stays: to resume from" if one.kept else "",
+            one.remark,
         )
         for one in found
     ]
     total = size_text(sum(one.bytes for one in found))
-    output.show(table([*rows, (_counted(found), "", total, "")], right=(2,)))
+    output.show(table([*rows, (_counted(what, found), "", total, "")], right=(2,)))
     sys.stdout.flush()
 
 
-def _remove(found: list[Surplus]) -> int:
-    """Delete checkpoints; return 1 if one cannot be deleted, else 0."""
-    freed = removed = code = 0
-    for one in found:
-        try:
-            if remove_checkpoints(one):
-                freed += one.bytes
-                removed += len(one.names)
-            else:
-                output.warning(
-                    f"{shortened(one.run.path)} is not removed: it is running or no longer exists"
-                )
-        except FdlError as problem:
-            output.error(problem.message, problem.hint)
-            code = 1
-    output.note(f"removed {counted(removed, 'checkpoint')}, {size_text(freed)} freed")
-    return code
+def _agreed(question: str) -> bool:
+    """Ask on the terminal; no without one."""
+    return (ask(f"{question} [y/N] ") or "").lower() in ("y", "yes")

@@ -11,7 +11,7 @@ import typer
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.units import printable
-from fdl.cli.commands.runs_group import OneRun, chosen, counted, print_json, project_folders
+from fdl.cli.commands.runs_group import OneRun, chosen, print_json, project_folders
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
 from fdl.runs.find import choose, search, shortened, stands_for_a_run
 from fdl.runs.follow import parse, tell as tell_run
@@ -225,4 +225,5 @@ def _print(done: list[tuple[Foreign, Path, str]], *, dry_run: bool) -> None:
     sys.stdout.flush()
     counts = {what: sum(one[2] == what for one in done) for what in ("new", "updated", "unchanged")}
     text = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    output.note(f"{counted(len(done))}: {text}{'; nothing was written' if dry_run else ''}")
+    untouched = "; nothing was written" if dry_run else ""
+    output.note(f"{output.counted(len(done), 'run')}: {text}{untouched}")

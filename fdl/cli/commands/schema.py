@@ -177,11 +177,8 @@ def refresh_one(level: Level, host: Host | None, *, dry_run: bool) -> int:
 
 
 def _summary(schema: Schema) -> str:
-    arguments, options = len(schema.arguments), len(schema.options)
-    return (
-        f"{arguments} argument{'' if arguments == 1 else 's'}, "
-        f"{options} option{'' if options == 1 else 's'}"
-    )
+    arguments = output.counted(len(schema.arguments), "argument")
+    return f"{arguments}, {output.counted(len(schema.options), 'option')}"
 
 
 @verbs.command("manifest", cls=Verb)

@@ -12,8 +12,8 @@ import typer
 from fdl.base import output
 from fdl.base.terminal import Questions
 from fdl.cli.commands.verb import Call, DryRun, Group, Verb
-from fdl.libtorch.store import locate
 from fdl.machine import setup as carry_out
+from fdl.machine.findings import findings, not_chosen
 from fdl.machine.self_install import link, look, path_hint
 from fdl.machine.setup import execute
 from fdl.machine.setup_plan import gather, plan
@@ -40,11 +40,10 @@ def setup(
     """
     call: Call = ctx.obj
     questions = Questions(on=not (non_interactive or call.yes or dry_run))
-    store = locate(str(Path.cwd()), os.environ)
-    facts = gather(store, os.environ)
+    facts = gather(str(Path.cwd()), os.environ)
     output.show(carry_out.machine(facts), "")
-    for problem, remedy in carry_out.troubles(facts):
-        output.warning(problem, remedy)
+    for one in not_chosen(findings(facts)):
+        output.warning(one.message, one.remedy or "")
     found = plan(facts, questions, os.environ, force=force)
     for note in found.notes:
         output.note(note)
@@ -55,7 +54,7 @@ def setup(
     if dry_run:
         return 0
     sys.stdout.flush()
-    failed = execute(found, store, facts.nvidia, os.environ)
+    failed = execute(found, facts.stock.store, facts.nvidia, os.environ)
     if failed:
         output.warning(f"{failed} of {len(found.steps)} steps failed; the warnings above say why")
     output.show(carry_out.following(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from fdl.run.sweeps.store import Sweep
 
 verbs = Group("sweep", "Run, list and continue sweeps: one command with many values.")
-
-SCHEMA_VERSION = 1
 
 OneSweep = Annotated[
     str,
@@ -139,7 +138,7 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
     sweeps = find(_call(ctx).project())
     if json:
         found = [_as_json(one) for one in sweeps]
-        output.print_json({"schema_version": SCHEMA_VERSION, "sweeps": found})
+        output.write(sys.stdout, output.versioned({"sweeps": found}))
         return 0
     if not sweeps:
         output.note("there are no sweeps; `fdl COMMAND --each KEY=A,B` makes one")
@@ -167,7 +166,7 @@ def show(ctx: typer.Context, name: OneSweep = "last", json: Json = False) -> int
 
     sweep = _chosen(_call(ctx), name)
     if json:
-        output.print_json({"schema_version": SCHEMA_VERSION, **_as_json(sweep)})
+        output.write(sys.stdout, output.versioned(_as_json(sweep)))
         return 0
     runs = sweep.runs()
     rows = [

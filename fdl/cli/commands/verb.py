@@ -79,7 +79,7 @@ class Call:
     def here(self) -> Host:
         """Where commands are taken to run: this process, unless the caller said otherwise."""
         given = self.invocation
-        return (self.host or here()).replaced(exported=given.exported(), append=given.append)
+        return here(given.exported(), append=given.append, host=self.host)
 
     def behind_environment(self, words: Sequence[str]) -> tuple[Project, list[str]]:
         """The project, and the command that words name; the first may name environments.

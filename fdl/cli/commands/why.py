@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 verbs = Group()
 
 
-SCHEMA_VERSION = 1
-
 _WORDS = {True: "will run", False: "will skip", None: "may run"}
 
 
@@ -137,11 +135,8 @@ def _verdicts(steps: Sequence[Step], *, force: bool) -> list[tuple[Step, bool | 
 
 
 def _as_json(verdicts: list[tuple[Step, bool | None, str]]) -> str:
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "commands": [
-            {"command": step.plan.command, "asked": step.asked, "runs": runs, "reason": why}
-            for step, runs, why in verdicts
-        ],
-    }
-    return output.json_text(document)
+    commands = [
+        {"command": step.plan.command, "asked": step.asked, "runs": runs, "reason": why}
+        for step, runs, why in verdicts
+    ]
+    return output.versioned({"commands": commands})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fdl.cli.complete.offer import Offer
 
-DESCRIBING = ("zsh", "fish")
+_DESCRIBING = ("zsh", "fish")
 """Shells that show descriptions beside the candidates, and match candidates by rules of their
 own: they get all of them, where bash gets what begins like the word."""
 
@@ -33,8 +33,8 @@ def answer(argv: Sequence[str]) -> int:
         from fdl.cli.complete.engine import complete
 
         current = words[-1] if words else ""
-        offer = complete(words, describe=shell in DESCRIBING)
-        text = _lines(offer, current, describe=shell in DESCRIBING)
+        offer = complete(words, describe=shell in _DESCRIBING)
+        text = _lines(offer, current, describe=shell in _DESCRIBING)
         import sys
 
         # As bytes: names of files and commands arrive unchanged, whatever the locale says.

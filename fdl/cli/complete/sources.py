@@ -91,7 +91,7 @@ def environments(asked: Asked) -> Values:
         yield name, f"Environment of {relative(file, root)}"
 
 
-def first_environments(asked: Asked) -> Values:
+def _first_environments(asked: Asked) -> Values:
     """The same, in the place of the first word."""
     return [] if asked.before else environments(asked)
 
@@ -152,25 +152,25 @@ def variants(_asked: Asked) -> Values:
     return known.items()
 
 
-def torch_versions(_asked: Asked) -> Values:
+def _torch_versions(_asked: Asked) -> Values:
     """The versions of torch that the catalog has archives of."""
     usual = default_version()
     return [(one, "Taken unless another is named" if one == usual else "") for one in versions()]
 
 
-def cuda_versions(_asked: Asked) -> Values:
+def _cuda_versions(_asked: Asked) -> Values:
     """The CUDA versions there are archives for."""
     return [(one.cuda, f"GPUs {one.recorded_archs}") for one in _artifacts() if one.cuda]
 
 
-def libtorch_names(_asked: Asked) -> Values:
+def _libtorch_names(_asked: Asked) -> Values:
     """What ``libtorch install`` can be asked for."""
     yield "auto", "What fits the GPUs of this machine"
     for one in _artifacts():
         yield one.variant, f"CUDA {one.cuda}" if one.cuda else "No GPU"
 
 
-def libtorch_sources(_asked: Asked) -> Values:
+def _libtorch_sources(_asked: Asked) -> Values:
     """Where ``libtorch install`` can take a variant from, files and folders aside."""
     return [("archive", "The official archive"), ("wheel", "torch's Python package, through pip")]
 
@@ -186,7 +186,7 @@ def runs(asked: Asked) -> Values:
         yield f"best:{name}", "The best of all epochs"
 
 
-def runs_then_tags(asked: Asked) -> Values:
+def _runs_then_tags(asked: Asked) -> Values:
     """Names of the runs; behind the first one also the tags that runs have."""
     found = _runs(asked)
     if asked.before:
@@ -196,7 +196,7 @@ def runs_then_tags(asked: Asked) -> Values:
         yield run.name, run.state
 
 
-def run_columns(asked: Asked) -> Values:
+def _run_columns(asked: Asked) -> Values:
     """The names of metrics, settings and facts of the runs, as a list takes them."""
     return [(quoted(name) if "," in name else name, what) for name, what in _quantities(asked)]
 
@@ -209,23 +209,23 @@ def _quantities(asked: Asked) -> Values:
     yield from ((f"best:{name}", "The best of all epochs") for name in known.metrics)
 
 
-def run_conditions(asked: Asked) -> Values:
+def _run_conditions(asked: Asked) -> Values:
     """A condition as one word, whose last name is completed."""
     prefix = begun(asked.text)
     return [(prefix + spelled(name), what) for name, what in _quantities(asked)]
 
 
-def checkpoint_kinds(_asked: Asked) -> Values:
+def _checkpoint_kinds(_asked: Asked) -> Values:
     """The checkpoints of a run directory."""
     return [*((kind, f"{kind}.fdl") for kind in KINDS), (NONE, "No checkpoint")]
 
 
-def run_states(_asked: Asked) -> Values:
+def _run_states(_asked: Asked) -> Values:
     """The states a run can be in."""
     return [(state, "") for state in STATES]
 
 
-def run_acts(asked: Asked) -> Values:
+def _run_acts(asked: Asked) -> Values:
     """What a running training can be told."""
     if asked.before and asked.before[-1] == "set":
         return []
@@ -244,7 +244,7 @@ def sweeps(asked: Asked) -> Values:
         yield sweep.name, f"fdl {' '.join(sweep.settings['command'])}"
 
 
-def manifest_sweeps(asked: Asked) -> Values:
+def _manifest_sweeps(asked: Asked) -> Values:
     """Names under ``sweeps:`` in the manifest."""
     blocks = asked.project.root.node.get("sweeps")
     for name, block in (blocks.mapping if blocks else {}).items():
@@ -252,27 +252,27 @@ def manifest_sweeps(asked: Asked) -> Values:
 
 
 SOURCES: dict[str, Source] = {
-    "checkpoint-kinds": checkpoint_kinds,
+    "checkpoint-kinds": _checkpoint_kinds,
     "command-line": command_line,
-    "cuda-versions": cuda_versions,
+    "cuda-versions": _cuda_versions,
     "environments": environments,
     "fields": fields,
-    "first-environments": first_environments,
+    "first-environments": _first_environments,
     "layers": layers,
-    "libtorch-names": libtorch_names,
-    "libtorch-sources": libtorch_sources,
-    "manifest-sweeps": manifest_sweeps,
+    "libtorch-names": _libtorch_names,
+    "libtorch-sources": _libtorch_sources,
+    "manifest-sweeps": _manifest_sweeps,
     "metrics": metrics,
     "programs": programs,
-    "run-acts": run_acts,
-    "run-columns": run_columns,
-    "run-conditions": run_conditions,
-    "run-states": run_states,
+    "run-acts": _run_acts,
+    "run-columns": _run_columns,
+    "run-conditions": _run_conditions,
+    "run-states": _run_states,
     "runs": runs,
-    "runs-then-tags": runs_then_tags,
+    "runs-then-tags": _runs_then_tags,
     "schemas": schemas,
     "sweeps": sweeps,
-    "torch-versions": torch_versions,
+    "torch-versions": _torch_versions,
     "variants": variants,
 }
 """Name in :class:`~fdl.programs.args._fields.Complete` -> where the values come from."""

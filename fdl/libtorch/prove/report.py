@@ -1,7 +1,8 @@
 """Report on a folder of libraries, for some GPUs and for this machine.
 
 Libraries that are needed from outside the folder are searched in the order of the dynamic loader of
-Linux (``man 8 ld.so``). Nothing is loaded.
+Linux (``man 8 ld.so``). Nothing is loaded, and the loader is not asked: with ``--list`` too, it
+runs the code of an audit library that a library names (``DT_AUDIT``).
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ class Report:
             nodes = said(removed.by.losers)
             for key in path[depth:]:
                 mappings = [one for one in nodes if isinstance(one.value, dict)]
-                nodes = [below for one in mappings for below in descended(one, str(key))]
+                nodes = [below for one in mappings for below in _descended(one, str(key))]
             if nodes:
                 return [self._gone(path, removed, nodes)]
         return []
@@ -287,11 +287,11 @@ def stacks(
         return
     replaced = [*said(node.losers), *above]
     for key, child in node.value.items():
-        below = [found for one in replaced for found in descended(one, key)]
+        below = [found for one in replaced for found in _descended(one, key)]
         yield from stacks(child, (*path, key), below)
 
 
-def descended(node: Node, key: str) -> list[Node]:
+def _descended(node: Node, key: str) -> list[Node]:
     """The values of a mapping's key, strongest first. A node that is not a mapping gives itself."""
     if not isinstance(node.value, dict):
         return [node]

@@ -29,7 +29,7 @@ LEVEL = "level"
 UNKNOWN = "unknown"
 """The kind of a selection whose ``name`` is no command of its level."""
 
-REFRESH = "--refresh-schema"
+_REFRESH = "--refresh-schema"
 """Asks the program for its arguments again, and runs nothing."""
 
 
@@ -75,7 +75,7 @@ class Selection(Record):
         if self.page or self.kind not in (LEVEL, PRESET):
             return False
         words = list(self.words)
-        return REFRESH in (words[: words.index("--")] if "--" in words else words)
+        return _REFRESH in (words[: words.index("--")] if "--" in words else words)
 
     @property
     def runs(self) -> bool:

@@ -115,6 +115,10 @@ class Level:
         commands = self.manifest.node.get("commands")
         return commands.mapping if commands else {}
 
+    def holders(self, preset: str | None) -> list[Node]:
+        """The mappings that hold settings: the manifest, and a preset behind it."""
+        return [self.manifest.node, *([self.commands[preset]] if preset else [])]
+
     def typed(self, *more: str) -> str:
         """The command line that leads here, plus more words: ``fdl sub t``."""
         return " ".join(("fdl", *self.names, *more))

@@ -76,7 +76,7 @@ def may_ask(level: Level) -> bool:
     if _declared(level) and os.path.exists(_consent(level)):
         return True
     file = script(level)
-    return not is_slow(level) and file is not None and _mentions(file)
+    return not _is_slow(level) and file is not None and _mentions(file)
 
 
 def invites(level: Level) -> bool:
@@ -95,7 +95,7 @@ def _consent(level: Level) -> str:
     return os.path.join(level.root, ".fdl", "may-ask-programs")
 
 
-def is_slow(level: Level) -> bool:
+def _is_slow(level: Level) -> bool:
     """Whether the entry starts a tool that may be slow."""
     return os.path.basename(next(iter(words(level)), "")) in SLOW
 

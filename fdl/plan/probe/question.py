@@ -35,11 +35,11 @@ from fdl.programs.schema.program import sources
 LIMIT_SECONDS = 5.0
 LIMIT_VARIABLE = "FDL_SCHEMA_SECONDS"
 # For users who asked only for the schema: a first import of torch may take more than five seconds.
-PATIENT_LIMIT_SECONDS = 60.0
-CONTAINER_LIMIT_SECONDS = 60.0
+_PATIENT_LIMIT_SECONDS = 60.0
+_CONTAINER_LIMIT_SECONDS = 60.0
 # Between the request to end and the kill. The request also stops a container.
 GRACE_SECONDS = 1.0
-CONTAINER_GRACE_SECONDS = 10.0
+_CONTAINER_GRACE_SECONDS = 10.0
 
 _MOST_OUTPUT = 1 << 20
 _LAST_LINES = 4
@@ -126,7 +126,7 @@ def _remember(level: Level, document: object, problem: str, files: list[list[str
 
 def _limit(variables: Mapping[str, str], *, patient: bool) -> float:
     """The time limit in seconds outside of containers; a first import of torch can be slow."""
-    least = PATIENT_LIMIT_SECONDS if patient else 0.0
+    least = _PATIENT_LIMIT_SECONDS if patient else 0.0
     text = variables.get(LIMIT_VARIABLE, "")
     if not text:
         return max(LIMIT_SECONDS, least)
@@ -143,7 +143,7 @@ def _limit(variables: Mapping[str, str], *, patient: bool) -> float:
 
 def _answer(plan: Plan, limit: float) -> tuple[object, Schema]:
     if plan.service:
-        limit = CONTAINER_LIMIT_SECONDS
+        limit = _CONTAINER_LIMIT_SECONDS
     out, err, code = _run(plan, limit)
     problem = ""
     if code is None:
@@ -203,7 +203,7 @@ def _run(plan: Plan, limit: float) -> tuple[bytes, bytes, int | None]:
     try:
         code = _wait(child, enough, limit)
     finally:
-        _end(child, CONTAINER_GRACE_SECONDS if plan.service else GRACE_SECONDS)
+        _end(child, _CONTAINER_GRACE_SECONDS if plan.service else GRACE_SECONDS)
         for listener in (out, err):
             listener.join(GRACE_SECONDS)
     return bytes(out.data), bytes(err.data), code

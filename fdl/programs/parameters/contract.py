@@ -10,12 +10,16 @@ Imported on the warm path: loads only fdl's own light modules.
 
 from __future__ import annotations
 
+from fdl.base.light_record import Record
 from fdl.manifest.node import dotted
 from fdl.manifest.words import (
+    ARGUMENT_KEYS,
+    DOCUMENT_KEYS,
     IN_WORDS,
     LIST_TYPES,
     LITERALS,
     MAPPINGS,
+    OPTION_KEYS,
     RESERVED_LONG,
     RESERVED_SHORT,
     STYLES,
@@ -26,7 +30,7 @@ from fdl.programs.parameters.parameter import UNSET, Parameter, converted, is_fl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from fdl.manifest.node import Node
@@ -40,19 +44,6 @@ FLAG = "--fdl-schema"
 
 PROBE_VARIABLE = "FDL_SCHEMA_PROBE"
 """Tells the program, and every fdl that it starts, that this call only asks for the schema."""
-
-_DOCUMENT_KEYS = (
-    "description", "args", "options", "commands", "style", "collapsed", "strict", "origins",
-)  # fmt: skip
-_SHARED_KEYS = (
-    "type", "description", "default", "choices", "completer", "place", "computed", "ignore_case",
-    "once", "literal", "mapping", "words",
-)  # fmt: skip
-_OPTION_KEYS = (
-    *_SHARED_KEYS, "short", "env", "commas", "separator", "bare", "group", "flags", "negatives",
-    "nargs", "counted", "required",
-)  # fmt: skip
-_ARGUMENT_KEYS = ("name", *_SHARED_KEYS, "required", "variadic")
 
 
 class ContractError(ValueError):
@@ -82,7 +73,7 @@ class ContractError(ValueError):
         return node
 
 
-class Schema:
+class Schema(Record):
     """The arguments of one program.
 
     Attributes:
@@ -99,31 +90,14 @@ class Schema:
             nothing was run), or ``manifest`` (``schema:``).
     """
 
-    __slots__ = (
-        "collapsed", "commands", "description", "origins", "parameters", "source", "strict",
-        "style",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        description: str,
-        parameters: tuple[Parameter, ...],
-        *,
-        strict: bool,
-        origins: bool = False,
-        collapsed: Mapping[str, str] | None = None,
-        commands: Mapping[str, Schema] | None = None,
-        style: str = "",
-        source: str = "program",
-    ) -> None:
-        self.description = description
-        self.parameters = parameters
-        self.strict = strict
-        self.origins = origins
-        self.collapsed = collapsed or {}
-        self.commands = dict(commands or {})
-        self.style = style
-        self.source = source
+    description: str
+    parameters: tuple[Parameter, ...]
+    strict: bool
+    origins: bool = False
+    collapsed: Mapping[str, str] = {}
+    commands: Mapping[str, Schema] = {}
+    style: str = ""
+    source: str = "program"
 
     @property
     def foreign(self) -> bool:
@@ -174,7 +148,7 @@ def parse(document: object, *, closed: bool = False, source: str = "program") ->
 
 def _document(document: object, path: Path, closed: bool, source: str) -> Schema:
     """The schema of a program or of one of its subcommands, which stands at ``path``."""
-    row = _row(document, path, _DOCUMENT_KEYS if closed else ())
+    row = _row(document, path, DOCUMENT_KEYS if closed else ())
     rows = row.get("args", [])
     if not isinstance(rows, list):
         raise ContractError((*path, "args"), "must be a list of arguments, one mapping each")
@@ -192,8 +166,8 @@ def _document(document: object, path: Path, closed: bool, source: str) -> Schema
     return Schema(
         _text(row, "description", path),
         tuple(parameters),
-        strict=_switch(row, "strict", path, False),
-        origins=_switch(row, "origins", path, False),
+        strict=_switch(row, "strict", path),
+        origins=_switch(row, "origins", path),
         collapsed={group: _text(collapsed, group, (*path, "collapsed")) for group in collapsed},
         commands={
             name: _document(one, (*path, "commands", name), closed, source)
@@ -216,33 +190,29 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def _argument(document: object, path: Path, closed: bool) -> Parameter:
-    row = _row(document, path, _ARGUMENT_KEYS if closed else ())
+    row = _row(document, path, ARGUMENT_KEYS if closed else ())
     name = _text(row, "name", path)
     if not name:
         raise ContractError(path, "needs a `name`")
     type_, many = _type(row, path)
-    variadic = _switch(row, "variadic", path, False)
-    default = _default(row, path, type_, many or variadic)
-    if default is not UNSET and row.get("required") is True:
+    said = _said(row, ARGUMENT_KEYS, path)
+    default = _default(row, path, type_, many or said.get("variadic", False))
+    if default is not UNSET and said.get("required"):
         raise ContractError(
             (*path, "required"), "cannot be true beside a `default`: remove one of the two"
         )
-    required = _switch(row, "required", path, default is UNSET)
-    shape: Shape = "value" if required or default is not UNSET else "optional"
+    said.setdefault("required", default is UNSET)
+    shape: Shape = "value" if said["required"] or default is not UNSET else "optional"
+    if many or said.get("variadic"):
+        shape = "list"
     return Parameter(
         name,
         kind="arg",
         type=type_,
-        shape="list" if many or variadic else shape,
+        shape=shape,
         default=default,
         choices=_choices(row, path, type_),
-        variadic=variadic,
-        required=required,
-        completer=_text(row, "completer", path) or None,
-        help=_text(row, "description", path),
-        place=_text(row, "place", path),
-        computed=_words(row, "computed", path),
-        **_written(row, path),
+        **said,
     )
 
 
@@ -254,11 +224,12 @@ def _option(
         raise ContractError(path, "is not a long name: use letters, digits and `-`, without `--`")
     if reserved and name in RESERVED_LONG:
         raise ContractError(path, f"cannot be declared: fdl itself answers to `--{name}`")
-    row = _row(document, path, _OPTION_KEYS if closed else ())
+    row = _row(document, path, OPTION_KEYS if closed else ())
     type_, many = _type(row, path)
     default = _default(row, path, type_, many)
+    said = _said(row, OPTION_KEYS, path)
     # The default of such an option is the value of the bare option, as in `--report`.
-    bare = _switch(row, "bare", path, False)
+    bare = said.pop("bare", False)
     shape: Shape = "optional" if default is UNSET or bare else "value"
     if type_ == "bool":
         shape = "flag"
@@ -269,29 +240,21 @@ def _option(
         default=default,
         short=_short(row, path, reserved=reserved),
         choices=_choices(row, path, type_),
-        env=_text(row, "env", path) or None,
-        commas=_switch(row, "commas", path, True),
-        required=_switch(row, "required", path, False),
-        completer=_text(row, "completer", path) or None,
-        help=_text(row, "description", path),
-        group=_text(row, "group", path),
-        flags=_spellings(row, "flags", path),
-        negatives=_spellings(row, "negatives", path),
         nargs=_nargs(row, path),
-        counted=_switch(row, "counted", path, False),
-        place=_text(row, "place", path),
-        computed=_words(row, "computed", path),
-        separator=_text(row, "separator", path),
-        **_written(row, path),
+        **said,
     )
 
 
-def _written(row: Row, path: Path) -> Row:
-    """How the values of an argument are written."""
+def _said(row: Row, keys: Mapping[str, tuple[str, str]], path: Path) -> Row:
+    """Attribute of a parameter -> its value, for the keys that the kind alone explains."""
+    said = {
+        "help" if key == "description" else key: _READERS[kind](row, key, path)
+        for key, (kind, _) in keys.items()
+        if kind and key in row
+    }
     words = _row(row.get("words", {}), (*path, "words"), VALUES)
     return {
-        "ignore_case": _switch(row, "ignore_case", path, False),
-        "once": _switch(row, "once", path, False),
+        **said,
         "literal": _literal(row, path),
         "mapping": _one_of(row, "mapping", path, MAPPINGS),
         "words": {one: _text(words, one, (*path, "words")) for one in words},
@@ -372,11 +335,16 @@ def _one_of(row: Row, key: str, path: Path, allowed: Iterable[str]) -> str:
     return word
 
 
-def _switch(row: Row, key: str, path: Path, default: bool) -> bool:
-    value = row.get(key, default)
+def _switch(row: Row, key: str, path: Path) -> bool:
+    value = row.get(key, False)
     if not isinstance(value, bool):
         raise ContractError((*path, key), "must be true or false")
     return value
+
+
+_READERS: dict[str, Callable[[Row, str, Path], Any]] = {
+    "text": _text, "switch": _switch, "words": _words, "flags": _spellings
+}  # fmt: skip
 
 
 def _short(row: Row, path: Path, *, reserved: bool) -> str | None:

@@ -10,6 +10,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from fdl.manifest.words import ARGUMENT_KEYS, OPTION_KEYS
 from fdl.programs.parameters.parameter import UNSET, Parameter, choice_text
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def document(
     listed = list(parameters)
     made = {
         "description": description,
-        "args": [_argument(one) for one in listed if one.kind == "arg"],
-        "options": {one.name: _option(one) for one in listed if one.kind == "option"},
+        "args": [_described(one) for one in listed if one.kind == "arg"],
+        "options": {one.name: _described(one) for one in listed if one.kind == "option"},
         "commands": dict(commands or {}),
         "style": style,
         "collapsed": dict(collapsed or {}),
@@ -59,44 +60,28 @@ def document(
     return {**_filled(made), "strict": strict, **_filled({"origins": origins})}
 
 
-def _argument(one: Parameter) -> dict[str, Any]:
-    last = _filled({"variadic": one.variadic})
-    return {"name": one.name, **_described(one), "required": one.required, **last}
-
-
-def _option(one: Parameter) -> dict[str, Any]:
-    made = {
-        "short": one.short,
-        "env": one.env,
-        "group": one.group,
-        "flags": list(one.flags),
-        "negatives": list(one.negatives),
-        "nargs": one.nargs,
-        "separator": one.separator,
-        "counted": one.counted,
-        "required": one.required,
-    }
-    bare = _filled({"bare": one.shape == "optional" and one.default is not UNSET})
-    commas = {"commas": False} if one.shape == "list" and not one.commas else {}
-    return {**_described(one), **bare, **commas, **_filled(made)}
-
-
 def _described(one: Parameter) -> dict[str, Any]:
+    """What a parameter says, key by key; nothing empty but what means something."""
     default = None if one.default is UNSET else plain(one.default)
-    is_told = default is not None and default != [] and not one.hides(default)
-    made = {
-        "choices": [plain(choice) for choice in one.choices],
-        "ignore_case": one.ignore_case,
-        "once": one.once,
-        "literal": one.literal,
-        "mapping": one.mapping,
+    told: dict[str, Any] = {}
+    if default is not None and default != [] and not one.hides(default):
+        told["default"] = default
+    if one.kind == "arg":
+        told["required"] = one.required
+    elif one.shape == "list" and not one.commas:
+        told["commas"] = False
+    said = {
+        "type": one.type_name,
+        "description": one.help,
+        "default": None,
         "words": dict(one.words),
-        "completer": one.completer,
-        "place": one.place,
-        "computed": list(one.computed),
+        "bare": one.shape == "optional" and one.default is not UNSET,
+        "commas": None,
+        **told,
     }
-    head = {"type": one.type_name, **_filled({"description": one.help})}
-    return {**head, **({"default": default} if is_told else {}), **_filled(made)}
+    keys = ARGUMENT_KEYS if one.kind == "arg" else OPTION_KEYS
+    made = {key: said[key] if key in said else plain(getattr(one, key)) for key in keys}
+    return {key: value for key, value in made.items() if value or key in told}
 
 
 def _filled(row: dict[str, Any]) -> dict[str, Any]:

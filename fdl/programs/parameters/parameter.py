@@ -7,6 +7,7 @@ Imported on the warm path: nothing beyond our own light modules.
 
 from __future__ import annotations
 
+from fdl.base.light_record import Record
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.manifest.words import IN_WORDS
 
@@ -30,7 +31,7 @@ UNSET: Final = _Unset()
 """The default of a parameter that declares none."""
 
 
-class Parameter:
+class Parameter(Record):
     """One option or positional argument.
 
     Attributes:
@@ -71,72 +72,41 @@ class Parameter:
             ``type``, ``default``, ``choices``, ``nargs``, ``help``.
     """
 
-    __slots__ = (
-        "choices", "commas", "completer", "computed", "counted", "default", "env", "flags", "group",
-        "help", "ignore_case", "kind", "literal", "mapping", "name", "nargs", "negatives", "once",
-        "place", "required", "separator", "shape", "short", "type", "variadic", "words",
-    )  # fmt: skip
+    name: str
+    kind: Kind = "option"
+    type: str = "string"
+    shape: Shape = "value"
+    default: Any = UNSET
+    short: str | None = None
+    choices: Sequence[Any] = ()
+    env: str | None = None
+    commas: bool = True
+    separator: str = ""
+    ignore_case: bool = False
+    once: bool = False
+    literal: str = ""
+    mapping: str = ""
+    words: Mapping[str, str] = {}
+    variadic: bool = False
+    required: bool | None = None
+    completer: str | None = None
+    help: str = ""
+    group: str = ""
+    flags: Sequence[str] = ()
+    negatives: Sequence[str] = ()
+    nargs: int | Literal["*", "+", "?"] | None = None
+    counted: bool = False
+    place: str = ""
+    computed: Sequence[str] = ()
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        kind: Kind = "option",
-        type: str = "string",
-        shape: Shape = "value",
-        default: Any = UNSET,
-        short: str | None = None,
-        choices: Sequence[Any] = (),
-        env: str | None = None,
-        commas: bool = True,
-        separator: str = "",
-        ignore_case: bool = False,
-        once: bool = False,
-        literal: str = "",
-        mapping: str = "",
-        words: Mapping[str, str] | None = None,
-        variadic: bool = False,
-        required: bool | None = None,
-        completer: str | None = None,
-        help: str = "",
-        group: str = "",
-        flags: Sequence[str] = (),
-        negatives: Sequence[str] = (),
-        nargs: int | Literal["*", "+", "?"] | None = None,
-        counted: bool = False,
-        place: str = "",
-        computed: Sequence[str] = (),
-    ) -> None:
-        self.name = name
-        self.kind: Kind = kind
-        self.type = type
-        self.shape: Shape = shape
-        self.default = default
-        self.short = short
-        self.choices = tuple(choices)
-        self.env = env
-        self.separator = separator
-        self.ignore_case = ignore_case
-        self.once = once
-        self.literal = literal
-        self.mapping = mapping
-        self.words = words or {}
-        self.commas = commas and kind == "option" and shape == "list"
-        self.variadic = variadic
-        self.required = (
-            kind == "arg" and shape == "value" and default is UNSET
-            if required is None
-            else required
-        )
-        self.completer = completer
-        self.help = help
-        self.group = group
-        self.flags = tuple(flags)
-        self.negatives = tuple(negatives)
-        self.nargs = nargs
-        self.counted = counted
-        self.place = place
-        self.computed = tuple(computed)
+    def settle(self) -> None:
+        """Derive what was not given."""
+        self.choices, self.computed = tuple(self.choices), tuple(self.computed)
+        self.flags, self.negatives = tuple(self.flags), tuple(self.negatives)
+        self.commas = self.commas and self.kind == "option" and self.shape == "list"
+        if self.required is None:
+            is_value = self.kind == "arg" and self.shape == "value"
+            self.required = is_value and self.default is UNSET
 
     @property
     def field(self) -> str:
@@ -150,7 +120,7 @@ class Parameter:
         return next(long, self.flags[0] if self.flags else f"--{self.name}")
 
     @property
-    def spellings(self) -> tuple[str, ...]:
+    def spellings(self) -> Sequence[str]:
         """Every word that names the option on a command line, without those that turn it off."""
         if self.flags:
             return self.flags

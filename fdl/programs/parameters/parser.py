@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fdl.base.errors import UsageError
 from fdl.base.layout import Row
+from fdl.base.output import counted
 from fdl.base.secrets import REDACTED
 from fdl.manifest.words import ALL_GROUPS, RESERVED_LONG
 from fdl.programs.parameters.contract import spellings
@@ -29,7 +30,7 @@ def argument_rows(parameters: Iterable[Parameter]) -> list[Row]:
     ]
 
 
-def option_rows(parameters: Iterable[Parameter]) -> list[Row]:
+def _option_rows(parameters: Iterable[Parameter]) -> list[Row]:
     """The options, in their order."""
     return [
         Row(label(one), one.help, notes=notes(one)) for one in parameters if one.kind == "option"
@@ -50,7 +51,7 @@ def option_tables(
         UsageError: No option has the wanted group.
     """
     groups = groups_of(parameters)
-    general = option_rows(groups.pop("", []))
+    general = _option_rows(groups.pop("", []))
     purposes = {group_word(group): text for group, text in collapsed.items()}
     if wanted not in ("", ALL_GROUPS):
         word = group_word(wanted)
@@ -84,11 +85,11 @@ def _unknown(wanted: str, groups: Iterable[str]) -> UsageError:
 def _group(options: list[Parameter], purpose: str | None) -> tuple[str, list[Row]]:
     group = options[0].group
     heading = group[:1].upper() + group[1:]
-    return f"{heading} ({purpose})" if purpose else heading, option_rows(options)
+    return f"{heading} ({purpose})" if purpose else heading, _option_rows(options)
 
 
 def _summary(options: list[Parameter], purpose: str) -> str:
-    count = "1 option" if len(options) == 1 else f"{len(options)} options"
+    count = counted(len(options), "option")
     return f"{count} for {purpose}" if purpose else count
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fdl.base.light_record import Record
-from fdl.programs.parameters.contract import Schema
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from fdl.programs.parameters.parameter import Parameter
 
 
-class Selected(Record):
+class _Selected(Record):
     """A program with its subcommands chosen.
 
     Attributes:
@@ -28,7 +27,7 @@ class Selected(Record):
     before: Mapping[str, int] = {}
 
 
-def select(schema: Schema, words: Sequence[str]) -> Selected:
+def select(schema: Schema, words: Sequence[str]) -> _Selected:
     """Follow the names of subcommands among ``words``; other words are skipped."""
     chosen: list[str] = []
     above: list[Parameter] = []
@@ -42,8 +41,8 @@ def select(schema: Schema, words: Sequence[str]) -> Selected:
         chosen.append(word)
         schema = schema.commands[word]
     if not chosen:
-        return Selected(schema)
-    return Selected(_with_options(schema, above), chosen, _still_before(before, schema))
+        return _Selected(schema)
+    return _Selected(_with_options(schema, above), chosen, _still_before(before, schema))
 
 
 def _still_before(before: dict[str, int], inner: Schema) -> dict[str, int]:
@@ -54,13 +53,5 @@ def _with_options(schema: Schema, above: Sequence[Parameter]) -> Schema:
     """A subcommand that also knows the options of the commands around it."""
     outer = {one.name: one for one in above}
     own = {one.name for one in schema.parameters}
-    return Schema(
-        schema.description,
-        (*schema.parameters, *(one for name, one in outer.items() if name not in own)),
-        strict=schema.strict,
-        origins=schema.origins,
-        collapsed=schema.collapsed,
-        commands=schema.commands,
-        style=schema.style,
-        source=schema.source,
-    )
+    added = (one for name, one in outer.items() if name not in own)
+    return schema.replaced(parameters=(*schema.parameters, *added))

@@ -69,7 +69,7 @@ class Parser(Thing):
 
     def do_add_subparsers(self, _: Call) -> Thing:
         """The place of the subcommands."""
-        return Subparsers(self.program)
+        return _Subparsers(self.program)
 
     def do_set_defaults(self, call: Call) -> object:
         """Defaults that replace the declared ones."""
@@ -116,7 +116,7 @@ class Group(Thing):
     do_add_argument_group = do_add_mutually_exclusive_group
 
 
-class Subparsers(Thing):
+class _Subparsers(Thing):
     """The subcommands of a parser."""
 
     def __init__(self, program: Program) -> None:
@@ -167,7 +167,7 @@ def _action(call: Call) -> str:
 
 def _row(call: Call, action: str, group: object) -> Row:
     named = call.named
-    type_, doubtful = type_of(call)
+    type_, doubtful = _type_of(call)
     nargs = named.get("nargs")
     several = nargs in ("*", "+", "...", "A...") or (isinstance(nargs, int) and nargs >= 1)
     flag = action in _SWITCHES or action == "pair" or nargs == 0
@@ -216,7 +216,7 @@ def _words_of(call: Call) -> dict[str, str]:
     return words
 
 
-def type_of(call: Call) -> tuple[str, bool]:
+def _type_of(call: Call) -> tuple[str, bool]:
     """The schema's word for ``type=``, and whether it is the program's own converter."""
     keyword = _type_node(call)
     if keyword is None:

@@ -55,7 +55,7 @@ class Kind(Record):
     mapping: str = ""
 
 
-class Marked(Record):
+class _Marked(Record):
     """An annotation without its markers.
 
     Attributes:
@@ -194,7 +194,7 @@ class Reader:
         program: Program,
         name: str,
         classes: dict[str, Definition | None],
-        marked: Marked,
+        marked: _Marked,
         depth: int,
     ) -> None:
         """Add a subcommand for each class. That of a second union stands behind the first one's."""
@@ -209,7 +209,7 @@ class Reader:
                 one.commands[word if short else f"{name.replace('_', '-')}:{word}"] = inner
 
     def _classes(
-        self, marked: Marked, module: Module, program: Program
+        self, marked: _Marked, module: Module, program: Program
     ) -> dict[str, Definition | None]:
         """The classes of a union, by the words that choose them; empty for another annotation."""
         found: dict[str, Definition | None] = {}
@@ -236,7 +236,7 @@ class Reader:
 
     def _unmarked(
         self, node: ast.expr, module: Module, marks: frozenset[str], program: Program
-    ) -> Marked:
+    ) -> _Marked:
         """Take the markers off: ``Positional[int]``, ``Annotated[int, arg(name="n")]``."""
         said: dict[str, Any] = {}
         own: set[str] = set()
@@ -263,7 +263,7 @@ class Reader:
                     own.add(module.origin(one).rpartition(".")[2])
         if own.difference(_UNDERSTOOD) or said.get("name") is COMPUTED:
             program.strict = False
-        return Marked(node, marks | own, said)
+        return _Marked(node, marks | own, said)
 
     def _kind(
         self, node: ast.expr, module: Module, marks: frozenset[str], program: Program
@@ -395,7 +395,7 @@ def _spellings(name: str, said: dict[str, Any]) -> list[str]:
     return [*dict.fromkeys(found), *(aliases if isinstance(aliases, list) else ())]
 
 
-def _add(program: Program, name: str, kind: Kind, row: Row, marked: Marked) -> None:
+def _add(program: Program, name: str, kind: Kind, row: Row, marked: _Marked) -> None:
     """Add an option or a positional argument."""
     flags = _spellings(name, marked.said)
     has_default = row.default is not ...

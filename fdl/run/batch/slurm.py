@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fdl.run.step import Watch, Where
 
 
-NOTICE_S = 90
+_NOTICE_S = 90
 """How long before its time limit a job is told to write a checkpoint."""
 
 _SAME = ("partition", "account", "qos", "constraint", "mem")
@@ -82,7 +82,7 @@ class Settings:
         # A machine that fails would leave the others waiting for it.
         srun = ["--kill-on-bad-exit=1"]
         setup = {"setup": self.setup} if self.setup else {}
-        return {**self.kinds[0], **setup, "srun_args": srun, "signal_delay_s": NOTICE_S}
+        return {**self.kinds[0], **setup, "srun_args": srun, "signal_delay_s": _NOTICE_S}
 
     def flags(self) -> list[list[str]]:
         """The flags of ``sbatch`` for each kind of machine."""
@@ -106,7 +106,7 @@ def _flags(kind: Mapping[str, Any]) -> list[str]:
     flags = {key.replace("_", "-"): value for key, value in sorted(named.items())}
     return [
         *(f"--{key}" if value is True else f"--{key}={value}" for key, value in flags.items()),
-        f"--signal=USR1@{NOTICE_S}",
+        f"--signal=USR1@{_NOTICE_S}",
     ]
 
 

@@ -114,9 +114,8 @@ class Checks:
             self._findings += [(number, one) for one in findings]
         self._compare()
         meeting, own = "", [""] * len(self._all)
-        if len(self._all) > 1:
-            meeting = self._meeting()
-            own = self._reach(meeting) if meeting else own
+        if len(self._all) > 1 and self._all[0].facts:
+            meeting, own = self._meet()
         ranks = [0 if self._elastic else _ranks(one.facts) for one in self._all]
         ordered = [one for _, one in sorted(self._findings, key=lambda pair: pair[0])]
         return Checked(ordered, ranks, meeting, own)
@@ -220,33 +219,44 @@ class Checks:
                     pip = f"{machine.python} -m pip install {name}=={_release(version)}"
                     self._add(number, "packages", cause, machine.typed(pip))
 
-    def _meeting(self) -> str:
-        """Let the first host wait at a port; the address where the others meet it."""
+    def _meet(self) -> tuple[str, list[str]]:
+        """Find an address of the first host that all others reach; the own address of each.
+
+        A host behind a jump host may have another address for ssh than for its neighbours.
+        """
         first = self._all[0]
-        if not first.facts:
-            return ""
         host, _, port = first.machine.meet.rpartition(":")
-        if not host:
-            host = next(iter(first.facts["address"]), "") or self._route_here()
-        host = host.strip("[]")
+        said = next(iter(first.facts["address"]), "") or self._route_here()
+        hosts = [host.strip("[]")] if host else list(dict.fromkeys([said, *first.facts["others"]]))
         ports = [int(port)] if port else list(range(FIRST_PORT, FIRST_PORT + _PORTS))
-        answer = first.ask({"do": "listen", "host": host, "ports": ports}, _ANSWERS_S)
-        if "port" in answer:
-            return f"{host}:{answer['port']}"
-        place = f"`meet: {first.machine.meet}`" if first.machine.meet else host
+        problems: list[tuple[int, str, Trouble]] = []
+        for host in hosts:
+            answer = first.ask({"do": "listen", "host": host, "ports": ports}, _ANSWERS_S)
+            if "port" not in answer:
+                problems = problems or [(0, *self._not_heard(answer, host, ports[-1]))]
+                continue
+            own, unreached = self._reach(host, answer["port"])
+            if not unreached:
+                return f"{host}:{answer['port']}", own
+            problems = problems or unreached
+        for number, check, trouble in problems:
+            self._add(number, check, trouble.cause, trouble.next)
+        return "", [""] * len(self._all)
+
+    def _not_heard(self, answer: Mapping[str, Any], host: str, port: int) -> tuple[str, Trouble]:
+        """Why the first host cannot wait at an address."""
+        machine = self._all[0].machine
         code, problem = answer.get("errno"), answer.get("problem", "no answer")
         if code == errno.EADDRINUSE:
-            busy = f"port {port or ports[-1]} of {host} is in use by another program"
-            look = first.machine.typed(f"ss -ltnp 'sport = :{port or ports[-1]}'")
-            self._add(0, "port", f"{busy}, so no rank can meet there", look)
-        elif code == errno.EADDRNOTAVAIL:
-            its = ", ".join(first.facts["address"]) or "another one"
+            busy = f"port {port} of {host} is in use by another program, so no rank can meet there"
+            return "port", Trouble(busy, machine.typed(f"ss -ltnp 'sport = :{port}'"))
+        if code == errno.EADDRNOTAVAIL:
+            its = ", ".join(self._all[0].facts["address"]) or "another one"
             cause = f"{host} is not an address of this host: ssh reached it at {its}"
-            self._add(0, "address", cause, f"correct {place} of `hosts: {first.machine.name}`")
-        else:
-            cause = f"the ranks cannot meet at {host}: {problem}"
-            self._add(0, "address", cause, first.machine.typed(f"getent hosts {host}"))
-        return ""
+            place = f"`meet: {machine.meet}`" if machine.meet else host
+            return "address", Trouble(cause, f"correct {place} of `hosts: {machine.name}`")
+        cause = f"the ranks cannot meet at {host}: {problem}"
+        return "address", Trouble(cause, machine.typed(f"getent hosts {host}"))
 
     def _route_here(self) -> str:
         """The address of this machine on the way to another host."""
@@ -260,24 +270,28 @@ class Checks:
                 return "127.0.0.1"
             return str(way.getsockname()[0])
 
-    def _reach(self, meeting: str) -> list[str]:
-        """Let every other host connect to the first one; the own address of each."""
-        host, _, port = meeting.rpartition(":")
-        asked = {"do": "reach", "host": host, "port": int(port)}
+    def _reach(self, host: str, port: int) -> tuple[list[str], list[tuple[int, str, Trouble]]]:
+        """Let every other host connect to the first one.
+
+        Returns:
+            The own address of each, and why some do not reach it.
+        """
+        asked = {"do": "reach", "host": host, "port": port}
 
         def reach(one: Connection) -> dict[str, Any]:
             return one.ask(asked, _ANSWERS_S) if one.facts else {"own": ""}
 
         with ThreadPoolExecutor(len(self._all)) as pool:
             answers = list(pool.map(reach, self._all[1:]))
-        self._all[0].ask({"do": "stop_listening"}, _ANSWERS_S)
+        first = self._all[0]
+        first.ask({"do": "stop_listening"}, _ANSWERS_S)
+        unreached = []
         for number, answer in enumerate(answers, 1):
             if "own" not in answer:
-                trouble = _unreached(answer, host, port, self._all[0].machine)
-                self._add(
-                    number, "network", trouble.cause, self._all[number].machine.typed(trouble.next)
-                )
-        return [host, *(answer.get("own", "") for answer in answers)]
+                trouble = _unreached(answer, host, port, first.machine)
+                typed = self._all[number].machine.typed(trouble.next)
+                unreached.append((number, "network", Trouble(trouble.cause, typed)))
+        return [host, *(answer.get("own", "") for answer in answers)], unreached
 
     def _sync(self, one: Connection) -> Trouble | None:
         """Copy the files that git tracks; why that is not possible, or None."""
@@ -361,7 +375,7 @@ def _summary(facts: Mapping[str, Any]) -> str:
     return ", ".join([devices_text, f"Python {facts['python']}", *packages])
 
 
-def _unreached(answer: Mapping[str, Any], host: str, port: str, first: Machine) -> Trouble:
+def _unreached(answer: Mapping[str, Any], host: str, port: int, first: Machine) -> Trouble:
     """Why a host does not reach the first one."""
     code, problem = answer.get("errno"), answer.get("problem", "no answer")
     if code in (errno.EHOSTUNREACH, errno.ENETUNREACH):

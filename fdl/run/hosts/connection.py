@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shlex
 import subprocess
@@ -57,13 +58,28 @@ _SSH = (
 )  # fmt: skip
 
 
-def trouble_of_ssh(said: str, machine: Machine) -> Trouble:
+_JUMPED = "unknown port 65535"
+"""ssh says so where it connects through another program, such as itself on a jump host."""
+_NAMED = re.compile(
+    r"connect to host (\S+) port|resolve hostname (\S+):|(\S+): Permission denied"
+    r"|host key is known for (\S+) and"
+)
+
+
+def _trouble_of_ssh(said: str, machine: Machine) -> Trouble:
     """What ssh says when it does not connect, as a cause and a command."""
-    host = machine.address.rpartition("@")[2]
-    known = {"host": host, "address": machine.address, "name": machine.name}
+    address, prefix = machine.address, ""
+    if "stdio forwarding failed" in said:
+        why = re.search(r"open failed: (?:connect failed: )?([^\r\n]+)", said)
+        cause = f"its jump host does not reach the next one: {why[1] if why else 'no answer'}"
+        return Trouble(cause, f"ssh -v {address} true")
+    if _JUMPED in said.lower() and (named := _NAMED.search(said)):
+        address = next(filter(None, named.groups()))
+        prefix = f"jump host {address}: "
+    known = {"host": address.rpartition("@")[2], "address": address, "name": machine.name}
     for sign, cause, following in _SSH:
         if sign in said.lower():
-            return Trouble(cause.format(**known), following.format(**known))
+            return Trouble(prefix + cause.format(**known), following.format(**known))
     lines = said.strip().splitlines() or ["ssh has ended without a message"]
     return Trouble(f"ssh does not connect: {lines[-1]}", f"ssh -v {machine.address} true")
 
@@ -118,7 +134,7 @@ class Connection:
             return None
         master.kill()
         said = master.communicate()[1].decode(errors="replace") if ready else "timed out"
-        return trouble_of_ssh(said, self.machine)
+        return _trouble_of_ssh(said, self.machine)
 
     @property
     def shell(self) -> list[str]:

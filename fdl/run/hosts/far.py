@@ -105,6 +105,7 @@ class Far:
         return {
             "host": socket.gethostname(),
             "address": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],
+            "others": [one for one in _interfaces() if not one.startswith("127.")],
             "python": platform.python_version(),
             "packages": found,
             "time": time.time(),
@@ -147,7 +148,7 @@ class Far:
         events = Path(folder, "events")
         events.touch()
         variables = {**os.environ, **env, "PYTHONUNBUFFERED": "1", "FDL_EVENTS": str(events)}
-        if interface := _interface(own):
+        if interface := _interfaces().get(own):
             # Without it, gloo and NCCL take the address that the name of this host has, if any.
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 variables.setdefault(name, interface)
@@ -277,20 +278,20 @@ def _planned(words: list[str], below: str, env: dict[str, str]) -> dict[str, Any
     return plan
 
 
-def _interface(own: str) -> str:
-    """The name of the network interface that has an IPv4 address; empty if none has."""
-    if not own or sys.platform != "linux":
-        return ""
+def _interfaces() -> dict[str, str]:
+    """The IPv4 addresses of this host, and the network interface of each."""
+    if sys.platform != "linux":
+        return {}
     import fcntl
 
+    addresses = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
-            with suppress(OSError):
+            with suppress(OSError):  # it has none
                 asked = name.encode()[:15].ljust(256, b"\0")
                 found = fcntl.ioctl(any_socket.fileno(), 0x8915, asked)  # SIOCGIFADDR
-                if socket.inet_ntoa(found[20:24]) == own:
-                    return name
-    return ""
+                addresses[socket.inet_ntoa(found[20:24])] = name
+    return addresses
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import FdlError, ManifestError, UsageError
+from fdl.base.global_flags import BEHIND, SPELLINGS
 from fdl.base.light_record import Record
 from fdl.base.masking import KNOWN
 from fdl.base.secrets import REDACTED, redact_tokens
@@ -177,7 +178,7 @@ def points(axes: Sequence[Axis], *, side_by_side: bool) -> list[Point]:
     Raises:
         UsageError: A key is there twice, the lengths differ, or there are too many combinations.
     """
-    refuse_repeated(axes)
+    _refuse_repeated(axes)
     columns = [one.values() for one in axes]
     if side_by_side:
         lengths = [
@@ -200,7 +201,7 @@ def points(axes: Sequence[Axis], *, side_by_side: bool) -> list[Point]:
     return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
-def refuse_repeated(axes: Sequence[Axis]) -> None:
+def _refuse_repeated(axes: Sequence[Axis]) -> None:
     """Refuse a key that is varied twice.
 
     Raises:
@@ -231,10 +232,6 @@ def name_of(point: Point, number: int | None = None) -> str:
 
 def _rounded(value: str) -> str:
     return f"{float(value):.4g}" if re.fullmatch(_NUMBER, value) and "." in value else value
-
-
-_SWITCHES = {"--zip": "zip", "--sync": "sync"}
-_FLAGS = frozenset(("--each", *_SWITCHES, "--search", "--trials", "--goal", "--on"))
 
 
 class Request:
@@ -309,7 +306,7 @@ class Request:
         return Request(self.words, list(axes.values()), work, self.name)
 
     def _check(self) -> None:
-        refuse_repeated(self.axes)
+        _refuse_repeated(self.axes)
         work = self.work
         if work.search and not (work.trials and work.goal):
             raise UsageError(
@@ -337,13 +334,13 @@ def take_flags(words: Sequence[str], work: Work, declared: Sequence[str]) -> tup
     kept: list[str] = []
     rest = iter(words[:end])
     for word in rest:
-        flag, equals, value = word.partition("=")
-        if flag not in _FLAGS or flag in declared:
-            kept.append(word)
-        elif flag in _SWITCHES:
-            work = work.replaced(**{_SWITCHES[flag]: True})
+        name = word.partition("=")[0]
+        flag = SPELLINGS.get(name)
+        is_ours = flag is not None and flag.place == BEHIND and name not in declared
+        if is_ours and (more := work.taken(word, rest)):
+            work = more
         else:
-            work = work.given(flag, value if equals else next(rest, None))
+            kept.append(word)
     return [*kept, *words[end:]], work
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fdl.run.sweeps.store import Row, Sweep
     from fdl.runs.run import Run
 
-SAMPLERS = ("tpe", "random")
+_SAMPLERS = ("tpe", "random")
 
 
 class Search:
@@ -40,9 +40,9 @@ class Search:
         self._optuna: Any = optuna
         self._sampler, _, self._seed = request.work.search.partition(":")
         fits = not self._seed or (self._seed.isascii() and self._seed.isdigit())
-        if self._sampler not in SAMPLERS or not fits or request.work.search.endswith(":"):
+        if self._sampler not in _SAMPLERS or not fits or request.work.search.endswith(":"):
             raise UsageError(
-                f"`--search {request.work.search}`: the samplers are {' and '.join(SAMPLERS)}, "
+                f"`--search {request.work.search}`: the samplers are {' and '.join(_SAMPLERS)}, "
                 "with a seed behind a colon if you like",
                 hint="fdl --search tpe:1 --trials 20 --goal val_loss:min COMMAND --each …",
             )

@@ -210,10 +210,8 @@ def below(path: Path) -> Iterator[Foreign | UnreadableRunError]:
             yield from _one(
                 partial(foreign.read_tensorboard, folder, [path], _name(folder, folder))
             )
-        elif path.name.endswith(wandb.LOGS) and wandb.is_log(path):
-            yield from _one(partial(wandb.read_log, path))
-        elif is_database(path):
-            yield from _of_database(path)
+        else:
+            yield from _of_file(path)
         return
     for place, folders, names in os.walk(path):
         folder = Path(place)
@@ -237,10 +235,8 @@ def below(path: Path) -> Iterator[Foreign | UnreadableRunError]:
         elif events:
             yield from _one(partial(foreign.read_tensorboard, folder, events, _name(folder, path)))
         for name in sorted(names):
-            if name.endswith(_DATABASES) and is_database(folder / name):
-                yield from _of_database(folder / name)
-            elif name.endswith(wandb.LOGS) and wandb.is_log(folder / name):
-                yield from _one(partial(wandb.read_log, folder / name))
+            if name.endswith((*_DATABASES, wandb.LOGS)):
+                yield from _of_file(folder / name)
 
 
 def _events_in(folder: Path) -> list[Path]:
@@ -260,11 +256,14 @@ def _one(read: Callable[[], Foreign | None]) -> Iterator[Foreign | UnreadableRun
         yield made
 
 
-def _of_database(file: Path) -> Iterator[Foreign | UnreadableRunError]:
-    try:
-        yield from read_database(file)
-    except UnreadableRunError as problem:
-        yield problem
+def _of_file(file: Path) -> Iterator[Foreign | UnreadableRunError]:
+    if file.name.endswith(wandb.LOGS) and wandb.is_log(file):
+        yield from _one(partial(wandb.read_log, file))
+    elif is_database(file):
+        try:
+            yield from read_database(file)
+        except UnreadableRunError as problem:
+            yield problem
 
 
 def _name(folder: Path, top: Path) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from fdl.base.errors import FdlError
+from fdl.runs.metrics import as_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -204,26 +205,18 @@ def read_lightning(folder: Path, name: str) -> Foreign:
         step = _whole(row.get(STEP), step)
         for column, cell in row.items():
             if column and column != STEP and isinstance(cell, str) and cell:
-                value = _number_in(cell)
+                value = as_number(cell)
                 if value is not None:
                     made.curves.setdefault(column, Curve()).add(step, value, math.nan)
     return made
 
 
 def _whole(cell: str | None, before: int) -> int:
-    value = _number_in(cell or "")
+    value = as_number(cell or "")
     return int(value) if value is not None and math.isfinite(value) else before
 
 
-def _number_in(cell: str) -> float | None:
-    try:
-        return float(cell)
-    except ValueError:
-        return None
-
-
 EVENTS = ".tfevents."
-HPARAMS_FILE = "hparams.yaml"
 
 _SCALARS = "scalars"
 _SESSION = "_hparams_/session_start_info"

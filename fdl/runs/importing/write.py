@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING, Any
 from fdl.base.errors import FdlError
 from fdl.base.files import open_own, own, put_own, staging
 from fdl.base.masking import KNOWN
-from fdl.runs.importing.foreign import Curve
+from fdl.runs.importing.foreign import EPOCH, STEP, Curve
 from fdl.runs.metrics import FIRST, RESOURCES, read_json
 from fdl.runs.run import CONFIG, ENVIRONMENT, METRICS, NOTES, RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fdl.runs.importing.foreign import Curve, Foreign
-
-EPOCH, STEP = "epoch", "step"
+    from fdl.runs.importing.foreign import Foreign
 
 _BY_EPOCH, _BY_STEP = "epoch/", "step/"
 """Begin the names of both kinds of metrics that flodl writes for TensorBoard and MLflow."""

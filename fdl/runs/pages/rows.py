@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.units import in_json
@@ -37,9 +38,11 @@ _LONGEST_TEXT = 2000
 def signature(path: Path) -> str:
     """Times and sizes of all files that a row is made of; changes when one of them does."""
     parts = []
+    folder = os.fspath(path)
     for name in _READ:
         try:
-            found = (path / name).stat()
+            # A page of 10,000 runs asks 80,000 times, and objects of `Path` take most of that time.
+            found = os.stat(f"{folder}{os.sep}{name}")  # noqa: PTH116
             parts.append(f"{found.st_mtime_ns}:{found.st_size}")
         except OSError:
             parts.append("")

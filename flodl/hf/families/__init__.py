@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from flodl.hf.configs.base import EncoderConfig, config_of, parse_object
+from flodl.hf.config import EncoderConfig, config_of, parse_object
 from flodl.hf.errors import UnsupportedModelError
 from flodl.hf.families.albert import Albert, AlbertConfig
 from flodl.hf.families.bert import Bert, BertConfig

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flodl.graph.modules import NamedInputModule
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.configs.fields import (
+from flodl.hf.config import EncoderConfig
+from flodl.hf.config_fields import (
     MOST_LAYERS,
     WIDEST,
     activation_name,
@@ -22,17 +22,21 @@ from flodl.hf.configs.fields import (
 from flodl.hf.errors import need
 from flodl.hf.families.bert import SPECIAL
 from flodl.hf.families.family import Family, Words
-from flodl.hf.layers.embeddings import Embeddings
-from flodl.hf.layers.heads import Decoder, classifier
+from flodl.hf.layers.encoder import (
+    Decoder,
+    Embeddings,
+    LayerNames,
+    Part,
+    Parts,
+    TransformerLayer,
+)
 from flodl.hf.layers.layout import Layout, Refs, layout_of
-from flodl.hf.layers.transformer_layer import LayerNames, TransformerLayer
 from flodl.hf.text.files import TokenizerFiles, flag
 from flodl.hf.text.sentencepiece import sentence_pieces, unigram
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from flodl.graph import FlowBuilder
 
 _NAMES: Final = LayerNames(
     query="attention.query",
@@ -81,6 +85,9 @@ class AlbertConfig(EncoderConfig):
 
 class FlatPooler(nn.Linear):
     """The pooler of ALBERT; its parameters have no further name segment."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, width)
 
     def forward(self, states: Tensor) -> Tensor:
         """``[B, S, H]`` to ``[B, H]``."""
@@ -163,6 +170,7 @@ class Albert(Family[AlbertConfig]):
     config = AlbertConfig
     decoders = ("predictions.decoder",)
     heads = ("predictions",)
+    pooler = FlatPooler
     classifies_pooled = True
     words = Words(
         ("spiece.model",),
@@ -181,15 +189,7 @@ class Albert(Family[AlbertConfig]):
         """Groups of layers that run many times."""
         return AlbertEncoder(config)
 
-    def pooler(self, config: AlbertConfig) -> nn.Module:
-        """A projection of the first token."""
-        return FlatPooler(config.hidden_size, config.hidden_size)
-
-    def row_classifier(self, flow: FlowBuilder, config: AlbertConfig, labels: int) -> None:
-        """A projection of the pooler's output."""
-        classifier(flow, config.hidden_size, labels, config.classifier_dropout)
-
-    def word_decoder(self, flow: FlowBuilder, config: AlbertConfig) -> None:
+    def word_decoder(self, config: AlbertConfig) -> Parts:
         """A projection to the narrow table of words."""
         decoder = Decoder(
             (config.hidden_size, config.embedding_size),
@@ -197,4 +197,4 @@ class Albert(Family[AlbertConfig]):
             norm_eps=config.layer_norm_eps,
             activate=config.hidden_act,
         )
-        flow.through(decoder, name="predictions")
+        return (Part(decoder, "predictions"),)

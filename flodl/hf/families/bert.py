@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from torch import nn
 
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.configs.fields import rate
+from flodl.hf.config import EncoderConfig
+from flodl.hf.config_fields import rate
 from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.families.family import IDS, MASK, TYPES, Family, Words
-from flodl.hf.layers.embeddings import Embeddings
-from flodl.hf.layers.heads import Decoder, Named, Pooler, classifier
-from flodl.hf.layers.transformer_layer import Encoder
+from flodl.hf.layers.encoder import Decoder, Named, Part, Parts
 from flodl.hf.text.files import TokenizerFiles, flag, reading
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from flodl.graph import FlowBuilder
 
 SPECIAL: Final = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 """The special tokens by role."""
@@ -90,22 +87,6 @@ class Bert(Family[BertConfig]):
     inputs = (IDS, TYPES, MASK)
     words = Words(("vocab.txt",), SPECIAL, _word_pieces, WORD_PIECES)
 
-    def embeddings(self, config: BertConfig) -> nn.Module:
-        """Words, positions and segments."""
-        return Embeddings(config, width=config.hidden_size)
-
-    def encoder(self, config: BertConfig) -> nn.Module:
-        """Layers with parameters of their own."""
-        return Encoder(config)
-
-    def pooler(self, config: BertConfig) -> nn.Module:
-        """A projection of the first token."""
-        return Pooler(config.hidden_size)
-
-    def row_classifier(self, flow: FlowBuilder, config: BertConfig, labels: int) -> None:
-        """A projection of the pooler's output."""
-        classifier(flow, config.hidden_size, labels, config.classifier_dropout)
-
-    def word_decoder(self, flow: FlowBuilder, config: BertConfig) -> None:
+    def word_decoder(self, config: BertConfig) -> Parts:
         """A projection, then the table of words."""
-        flow.through(below_cls(config, config.hidden_size), name="cls")
+        return (Part(below_cls(config, config.hidden_size), "cls"),)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from flodl.graph.modules import NamedInputModule
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.configs.fields import (
+from flodl.hf.config import EncoderConfig
+from flodl.hf.config_fields import (
     WIDEST,
     Refused,
     activation_name,
@@ -30,13 +30,20 @@ from flodl.hf.configs.fields import (
 from flodl.hf.errors import ConfigError, need
 from flodl.hf.families.bert import SPECIAL, below_cls
 from flodl.hf.families.family import IDS, MASK, TYPES, Family, Words
-from flodl.hf.layers.activations import activation
-from flodl.hf.layers.dropout import dropout
-from flodl.hf.layers.embeddings import check_length, in_all_rows
-from flodl.hf.layers.heads import Decoder, Named, classifier
+from flodl.hf.layers.activations import activation, dropout
+from flodl.hf.layers.encoder import (
+    Decoder,
+    Named,
+    Part,
+    Parts,
+    RecomputedLayer,
+    check_length,
+    classifier,
+    in_all_rows,
+    place,
+)
 from flodl.hf.layers.layout import POSITIONS, Layout, Refs, layout_of
 from flodl.hf.layers.relative import DisentangledAttention, RelativeTable, relative_rows
-from flodl.hf.layers.transformer_layer import RecomputedLayer, place
 from flodl.hf.text import files as setting
 from flodl.hf.text.files import TokenizerFiles
 from flodl.hf.text.sentencepiece import sentence_pieces, unigram
@@ -44,7 +51,6 @@ from flodl.hf.text.sentencepiece import sentence_pieces, unigram
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from flodl.graph import FlowBuilder
 
 _DIRECTIONS = ("c2p", "p2c")
 _NEGATIVE = -(2**31)
@@ -435,6 +441,8 @@ class DebertaV2(Family[DebertaV2Config]):
     config = DebertaV2Config
     decoders = ("cls.predictions.decoder", "lm_predictions.lm_head.decoder")
     heads = ("cls", "lm_predictions")
+    pooler = None
+    token_dropout = "hidden_dropout_prob"
     pads_see_all = True
     tokenizer_class = "DebertaV2Tokenizer"
     inputs = (IDS, MASK, TYPES)
@@ -458,20 +466,15 @@ class DebertaV2(Family[DebertaV2Config]):
         """The newer head has no table of its own."""
         return not config.legacy
 
-    def row_classifier(self, flow: FlowBuilder, config: DebertaV2Config, labels: int) -> None:
+    def row_classifier(self, config: DebertaV2Config) -> Parts:
         """A pooler and a projection."""
-        flow.through(ContextPooler(config), name="pooler")
-        classifier(flow, config.hidden_size, labels, config.classifier_dropout)
+        last = classifier(config.hidden_size, config.num_labels, config.classifier_dropout)
+        return Part(ContextPooler(config), "pooler"), *last
 
-    def token_dropout(self, config: DebertaV2Config) -> float:
-        """Dropout before a classifier of tokens."""
-        return config.hidden_dropout_prob
-
-    def word_decoder(self, flow: FlowBuilder, config: DebertaV2Config) -> None:
+    def word_decoder(self, config: DebertaV2Config) -> Parts:
         """The head of BERT, or the newer one, which decodes with the table of words."""
         if config.legacy:
-            flow.through(below_cls(config, config.embedding_size), name="cls")
-            return
+            return (Part(below_cls(config, config.embedding_size), "cls"),)
         width = config.hidden_size
         decoder = Decoder(
             (width, width),
@@ -479,4 +482,4 @@ class DebertaV2(Family[DebertaV2Config]):
             norm_eps=config.layer_norm_eps,
             activate=config.hidden_act,
         )
-        flow.through(Named("lm_head", decoder), name="lm_predictions")
+        return (Part(Named("lm_head", decoder), "lm_predictions"),)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from torch import nn
 
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.configs.fields import MOST_LAYERS, WIDEST, activation_name, flag, rate, whole
+from flodl.hf.config import EncoderConfig
+from flodl.hf.config_fields import MOST_LAYERS, WIDEST, activation_name, flag, rate, whole
 from flodl.hf.errors import ConfigError
 from flodl.hf.families.family import Family
 from flodl.hf.layers.activations import activation
-from flodl.hf.layers.embeddings import Embeddings
-from flodl.hf.layers.heads import classifier, first_token
-from flodl.hf.layers.transformer_layer import Encoder, LayerNames
-
-if TYPE_CHECKING:
-    from flodl.graph import FlowBuilder
+from flodl.hf.layers.encoder import (
+    Embeddings,
+    Encoder,
+    LayerNames,
+    Part,
+    Parts,
+    classifier,
+    first_token,
+)
 
 _NAMES: Final = LayerNames(
     query="attention.q_lin",
@@ -88,6 +91,8 @@ class DistilBert(Family[DistilBertConfig]):
 
     config = DistilBertConfig
     encoder_name = "transformer"
+    pooler = None
+    token_dropout = "hidden_dropout_prob"
     decoders = ("vocab_projector",)
     heads = ("pre_classifier", "vocab_layer_norm", "vocab_projector", "vocab_transform")
 
@@ -96,29 +101,29 @@ class DistilBert(Family[DistilBertConfig]):
         return Embeddings(config, width=config.hidden_size, fixed_positions=True)
 
     def encoder(self, config: DistilBertConfig) -> nn.Module:
-        """Layers with parameters of their own."""
+        """Layers with other names."""
         return Encoder(config, _NAMES)
 
-    def row_classifier(self, flow: FlowBuilder, config: DistilBertConfig, labels: int) -> None:
+    def row_classifier(self, config: DistilBertConfig) -> Parts:
         """Two projections of the first token."""
         width = config.hidden_size
-        flow.through(first_token)
-        flow.through(nn.Linear(width, width), name="pre_classifier").through(nn.ReLU())
-        classifier(flow, width, labels, config.seq_classif_dropout)
+        return (
+            Part(first_token),
+            Part(nn.Linear(width, width), "pre_classifier"),
+            Part(nn.ReLU()),
+            *classifier(width, config.num_labels, config.seq_classif_dropout),
+        )
 
-    def token_dropout(self, config: DistilBertConfig) -> float:
-        """Dropout before a classifier of tokens."""
-        return config.hidden_dropout_prob
-
-    def span_finder(self, flow: FlowBuilder, config: DistilBertConfig) -> None:
+    def span_finder(self, config: DistilBertConfig) -> Parts:
         """Dropout and a projection."""
-        flow.through(nn.Dropout(config.qa_dropout))
-        super().span_finder(flow, config)
+        return Part(nn.Dropout(config.qa_dropout)), *super().span_finder(config)
 
-    def word_decoder(self, flow: FlowBuilder, config: DistilBertConfig) -> None:
+    def word_decoder(self, config: DistilBertConfig) -> Parts:
         """A projection, then the table of words."""
         width = config.hidden_size
-        flow.through(nn.Linear(width, width), name="vocab_transform")
-        flow.through(activation(config.hidden_act))
-        flow.through(nn.LayerNorm(width, eps=config.layer_norm_eps), name="vocab_layer_norm")
-        flow.through(nn.Linear(width, config.vocab_size), name="vocab_projector")
+        return (
+            Part(nn.Linear(width, width), "vocab_transform"),
+            Part(activation(config.hidden_act)),
+            Part(nn.LayerNorm(width, eps=config.layer_norm_eps), "vocab_layer_norm"),
+            Part(nn.Linear(width, config.vocab_size), "vocab_projector"),
+        )

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from torch import nn
 
-from flodl.hf.configs.base import EncoderConfig
+from flodl.hf.config import EncoderConfig
 from flodl.hf.errors import need
-from flodl.hf.layers.heads import classifier
+from flodl.hf.layers.encoder import Embeddings, Encoder, Part, Parts, Pooler, classifier
 from flodl.hf.text.files import TokenizerFiles
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-    from flodl.graph import FlowBuilder
 
 C = TypeVar("C", bound=EncoderConfig)
 
@@ -78,6 +76,8 @@ class Family(Generic[C]):
         decoders: Names of the output layers that may share the table of words.
         heads: Further names of modules of heads.
         finder: The module of a head that finds answers.
+        token_dropout: The field with the dropout before a classifier of tokens.
+        pooler: Makes a pooler of the width of the states; None for a family without one.
         classifies_pooled: Whether a classifier of rows reads the pooler's output.
         reads_segments: Whether segments are passed to the model, if it has a table of them.
         offset_positions: Whether positions are counted from the one after the id of padding.
@@ -94,6 +94,8 @@ class Family(Generic[C]):
     decoders: tuple[str, ...]
     heads: tuple[str, ...] = ()
     finder = "qa_outputs"
+    token_dropout = "classifier_dropout"
+    pooler: Callable[[int], nn.Module] | None = Pooler
     classifies_pooled = False
     reads_segments = True
     offset_positions = False
@@ -105,18 +107,14 @@ class Family(Generic[C]):
 
     def embeddings(self, config: C) -> nn.Module:
         """The module that turns ids into vectors."""
-        raise NotImplementedError
+        return Embeddings(config, width=config.hidden_size)
 
     def encoder(self, config: C) -> nn.Module:
         """The module with all layers."""
-        raise NotImplementedError
+        return Encoder(config)
 
     def final_norm(self, config: C) -> nn.Module | None:  # noqa: ARG002
         """A norm after the layers; None for no such norm."""
-        return None
-
-    def pooler(self, config: C) -> nn.Module | None:  # noqa: ARG002
-        """The pooler of an encoder; None for a family without one."""
         return None
 
     def averages(self, config: C) -> bool:  # noqa: ARG002
@@ -127,29 +125,22 @@ class Family(Generic[C]):
         """Whether the output layer has no table of its own, whatever the configuration says."""
         return False
 
-    def row_classifier(self, flow: FlowBuilder, config: C, labels: int) -> None:
-        """Append the head for one answer per row: ``[B, labels]``.
+    def row_classifier(self, config: C) -> Parts:
+        """The head for one answer per row: ``[B, labels]``.
 
-        Args:
-            flow: Ends at ``pooler_output [B, H]`` if :attr:`classifies_pooled`, else at the states.
-            config: The configuration.
-            labels: Number of classes.
+        It begins at ``pooler_output [B, H]`` if :attr:`classifies_pooled`, else at the states.
         """
-        raise NotImplementedError
+        return self.token_classifier(config)
 
-    def token_classifier(self, flow: FlowBuilder, config: C, labels: int) -> None:
-        """Append the head for one label per token: ``[B, S, labels]``."""
-        classifier(flow, config.hidden_size, labels, self.token_dropout(config))
+    def token_classifier(self, config: C) -> Parts:
+        """The head for one label per token: ``[B, S, labels]``."""
+        dropout: float = getattr(config, self.token_dropout)
+        return classifier(config.hidden_size, config.num_labels, dropout)
 
-    def token_dropout(self, config: C) -> float:
-        """Dropout before a classifier of tokens."""
-        dropout: float = cast("Any", config).classifier_dropout
-        return dropout
+    def span_finder(self, config: C) -> Parts:
+        """The head for the start and the end of an answer: ``[B, S, 2]``."""
+        return (Part(nn.Linear(config.hidden_size, 2), self.finder),)
 
-    def span_finder(self, flow: FlowBuilder, config: C) -> None:
-        """Append the head for the start and the end of an answer: ``[B, S, 2]``."""
-        flow.through(nn.Linear(config.hidden_size, 2), name=self.finder)
-
-    def word_decoder(self, flow: FlowBuilder, config: C) -> None:
-        """Append the head for the words at masks, ``[B, S, V]``; nothing is tied yet."""
+    def word_decoder(self, config: C) -> Parts:
+        """The head for the words at masks, ``[B, S, V]``; nothing is tied yet."""
         raise NotImplementedError

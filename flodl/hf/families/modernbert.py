@@ -11,14 +11,14 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor, nn
 
 from flodl.graph.modules import NamedInputModule
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.configs.fields import (
+from flodl.hf.config import EncoderConfig
+from flodl.hf.config_fields import (
     FieldSpec,
     Plain,
     Refused,
@@ -33,16 +33,11 @@ from flodl.hf.configs.fields import (
 )
 from flodl.hf.errors import ConfigError
 from flodl.hf.families.family import Family
-from flodl.hf.layers.activations import activation
+from flodl.hf.layers.activations import activation, dropout
 from flodl.hf.layers.attention import Rotation, attend_tokens, nearby
-from flodl.hf.layers.dropout import dropout
-from flodl.hf.layers.heads import MeanOfTokens, first_token
+from flodl.hf.layers.encoder import MeanOfTokens, Part, Parts, RecomputedLayer, first_token
 from flodl.hf.layers.initial import Cut, drawn_from
 from flodl.hf.layers.layout import IDS, MASK, POSITIONS, Layout, Refs, layout_of
-from flodl.hf.layers.transformer_layer import RecomputedLayer
-
-if TYPE_CHECKING:
-    from flodl.graph import FlowBuilder
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
@@ -484,6 +479,7 @@ class ModernBert(Family[ModernBertConfig]):
 
     config = ModernBertConfig
     encoder_name = "layers"
+    pooler = None
     table = "embeddings.tok_embeddings"
     decoders = ("decoder",)
     heads = ("decoder", "head")
@@ -506,27 +502,31 @@ class ModernBert(Family[ModernBertConfig]):
         """Whether a classifier of rows reads all their tokens."""
         return config.classifier_pooling == "mean"
 
-    def row_classifier(self, flow: FlowBuilder, config: ModernBertConfig, labels: int) -> None:
+    def row_classifier(self, config: ModernBertConfig) -> Parts:
         """The usual head, for the first token or the mean of all."""
-        if self.averages(config):
-            flow.through(MeanOfTokens()).using(MASK)
-        else:
-            flow.through(first_token)
-        self.token_classifier(flow, config, labels)
+        one = Part(MeanOfTokens(), None, (MASK,)) if self.averages(config) else Part(first_token)
+        return one, *self.token_classifier(config)
 
-    def token_classifier(self, flow: FlowBuilder, config: ModernBertConfig, labels: int) -> None:
-        """The head of a ModernBERT, the same for rows, tokens and answers."""
-        flow.through(PredictionHead(config), name="head")
-        flow.through(nn.Dropout(config.classifier_dropout))
-        linear = nn.Linear(config.hidden_size, labels)
-        flow.through(drawn_from(linear, cut_of_classifier(config)), name="classifier")
+    def token_classifier(self, config: ModernBertConfig) -> Parts:
+        """The head of a ModernBERT, the same for rows and tokens."""
+        return self._classifier(config, config.num_labels)
 
-    def span_finder(self, flow: FlowBuilder, config: ModernBertConfig) -> None:
+    def span_finder(self, config: ModernBertConfig) -> Parts:
         """The same with two classes: start and end."""
-        self.token_classifier(flow, config, 2)
+        return self._classifier(config, 2)
 
-    def word_decoder(self, flow: FlowBuilder, config: ModernBertConfig) -> None:
+    def _classifier(self, config: ModernBertConfig, labels: int) -> Parts:
+        linear = nn.Linear(config.hidden_size, labels)
+        return (
+            Part(PredictionHead(config), "head"),
+            Part(nn.Dropout(config.classifier_dropout)),
+            Part(drawn_from(linear, cut_of_classifier(config)), "classifier"),
+        )
+
+    def word_decoder(self, config: ModernBertConfig) -> Parts:
         """The usual head, then the table of words."""
-        flow.through(PredictionHead(config), name="head")
         linear = nn.Linear(config.hidden_size, config.vocab_size, bias=config.decoder_bias)
-        flow.through(drawn_from(linear, cut_at_output(config)), name="decoder")
+        return (
+            Part(PredictionHead(config), "head"),
+            Part(drawn_from(linear, cut_at_output(config)), "decoder"),
+        )

@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from torch import Tensor, nn
 
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.configs.fields import rate, refusal, whole
+from flodl.hf.config import EncoderConfig
+from flodl.hf.config_fields import rate, refusal, whole
 from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.families.family import Family, Words, template
-from flodl.hf.layers.dropout import dropout
-from flodl.hf.layers.embeddings import Embeddings
-from flodl.hf.layers.heads import Decoder, Pooler, first_token
-from flodl.hf.layers.transformer_layer import Encoder
+from flodl.hf.layers.activations import dropout
+from flodl.hf.layers.encoder import Decoder, Embeddings, Part, Parts, first_token
 from flodl.hf.text.files import TokenizerFiles, flag, reading
 from flodl.hf.text.sentencepiece import PieceKind, sentence_pieces, unigram
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from flodl.graph import FlowBuilder
 
 _SPECIAL: Final = {
     "bos": "<s>",
@@ -224,20 +221,12 @@ class Roberta(Family[_RobertaFamily]):
         """Words, positions that begin after the id of padding, and one segment."""
         return Embeddings(config, width=config.hidden_size, offset_positions=True)
 
-    def encoder(self, config: _RobertaFamily) -> nn.Module:
-        """Layers with parameters of their own."""
-        return Encoder(config)
-
-    def pooler(self, config: _RobertaFamily) -> nn.Module:
-        """A projection of the first token."""
-        return Pooler(config.hidden_size)
-
-    def row_classifier(self, flow: FlowBuilder, config: _RobertaFamily, labels: int) -> None:
+    def row_classifier(self, config: _RobertaFamily) -> Parts:
         """A head of two layers for the first token."""
-        head = ClassificationHead(config.hidden_size, labels, config.classifier_dropout)
-        flow.through(first_token).through(head, name="classifier")
+        head = ClassificationHead(config.hidden_size, config.num_labels, config.classifier_dropout)
+        return Part(first_token), Part(head, "classifier")
 
-    def word_decoder(self, flow: FlowBuilder, config: _RobertaFamily) -> None:
+    def word_decoder(self, config: _RobertaFamily) -> Parts:
         """A projection, then the table of words."""
         width = config.hidden_size
         # Always the exact gelu, independent of the activation of the layers.
@@ -248,7 +237,7 @@ class Roberta(Family[_RobertaFamily]):
             activate="gelu",
             norm="layer_norm",
         )
-        flow.through(decoder, name="lm_head")
+        return (Part(decoder, "lm_head"),)
 
 
 class XLMRoberta(Roberta):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from flodl.hf.layers.dropout import dropout as dropped_out
+from flodl.hf.layers.activations import dropout as dropped_out
 from flodl.hf.layers.layout import Layout, Run, may_decide_on
 
 BLOCK = 64

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from flodl.hf.layers.activations import dropout
 from flodl.hf.layers.attention import attend, split_heads
-from flodl.hf.layers.dropout import dropout
 from flodl.hf.layers.layout import Layout
 from flodl.torch_features import is_exporting
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypedDict, Unpack, overload
+from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, overload
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
+from flodl.hf.batch_encoding import Batch, mask_of, token_fact
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import question_answering_loss
 from flodl.hf.model_call import QuestionAnsweringModelOutput, head_values
-from flodl.hf.predict.batching import Batching, encoded_batches, running
-from flodl.hf.predict.text import TextEncoding, listed, listed_pairs, need_tokenizer
+from flodl.hf.predict.batching import (
+    Batching,
+    TextEncoding,
+    encoded_batches,
+    listed_pairs,
+    need_tokenizer,
+    running,
+)
 from flodl.hf.task_heads import Head
-from flodl.hf.text.encodings import Batch, mask_of, samples_of, token_fact
-from flodl.hf.text.inputs import check_options
+from flodl.hf.text.call_options import check_options
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 _WINDOW = 384
@@ -45,37 +51,29 @@ class Answer(NamedTuple):
     end_char: int
 
 
-class SearchOptions(TypedDict, total=False):
-    """The allowed answers; every entry is optional.
+class AnswerOptions(TypedDict, total=False):
+    """The allowed answers and the way contexts are read; every entry is optional.
 
     Attributes:
         handle_impossible_answer: Whether "there is no answer", an empty text, is an answer (default
             False). Its score is its lowest score in any window.
         max_answer_len: Maximum number of tokens of an answer (15).
         align_to_words: Widen answers to whole words (True).
-    """
-
-    handle_impossible_answer: bool
-    max_answer_len: int
-    align_to_words: bool
-
-
-class AnswerOptions(SearchOptions, total=False):
-    """The allowed answers and the way contexts are read; every entry is optional.
-
-    Attributes:
         max_seq_len: Tokens of a window, with the question; None (default) for 384, or the limit of
             the model if that is less.
         doc_stride: Tokens by which windows overlap; None (default) for 128, or half a window if
             that is less.
     """
 
+    handle_impossible_answer: bool
+    max_answer_len: int
+    align_to_words: bool
     max_seq_len: int | None
     doc_stride: int | None
 
 
 class QuestionAnswerer(Head):
-    """The span of an answer in a text: ``answer``, ``extract``, ``compute_loss``."""
+    """The span of an answer in a text: ``answer``, ``answer_batch``, ``compute_loss``."""
 
     kind = HeadKind.QA
 
@@ -248,74 +246,6 @@ class QuestionAnswerer(Head):
         batching = Batching(batch_size, max_tokens, bucket)
         return search.shown(_answers(self, pairs, encoding, search, batching))
 
-    @overload
-    def extract(
-        self,
-        enc: Batch,
-        contexts: Sequence[str] | None = None,
-        *,
-        top_k: Literal[1] = 1,
-        **options: Unpack[SearchOptions],
-    ) -> list[Answer]: ...
-
-    @overload
-    def extract(
-        self,
-        enc: Batch,
-        contexts: Sequence[str] | None = None,
-        *,
-        top_k: int,
-        **options: Unpack[SearchOptions],
-    ) -> list[Answer] | list[list[Answer]]: ...
-
-    def extract(
-        self,
-        enc: Batch,
-        contexts: Sequence[str] | None = None,
-        *,
-        top_k: int = 1,
-        **options: Unpack[SearchOptions],
-    ) -> list[Answer] | list[list[Answer]]:
-        """Find answers in pairs that are encoded already, all in one batch.
-
-        Args:
-            enc: Pairs of question and context; rows with the same number in
-                ``overflow_to_sample_mapping`` are windows of one pair.
-            contexts: The context of each pair; the answers are slices of it. None: the answers are
-                decoded from tokens, which may differ from the original text.
-            top_k: As for :meth:`answer_batch`.
-            **options: See :class:`SearchOptions`.
-
-        Returns:
-            As for :meth:`answer_batch`.
-
-        Raises:
-            TokenizerMissingError: There are neither ``contexts`` nor a tokenizer.
-            ValueError: A row has no token of a second text, the number of contexts is wrong, or an
-                argument is invalid.
-            TypeError: ``contexts`` is a single string, or an option is unknown.
-        """
-        check_options(options, SearchOptions, "extract")
-        contexts = None if contexts is None else listed(contexts, "extract")
-        search = _Search.of(top_k, options)
-        samples = samples_of(enc)
-        numbers = {number: pair for pair, number in enumerate(dict.fromkeys(samples))}
-        pairs = [numbers[number] for number in samples]
-        if contexts is not None and len(contexts) != len(numbers):
-            raise ValueError(f"{len(contexts)} contexts were given for {len(numbers)} pairs")
-        spelled = _from_tokens(self, enc) if contexts is None else _from_texts(pairs, contexts)
-        with running(self._graph):
-            logits = self.forward_encoded(enc, padding=False)
-            windows = search.windows(enc, logits, pairs, spelled)
-        of_pair: list[list[_Window]] = [[] for _ in numbers]
-        for pair, window in zip(pairs, windows, strict=True):
-            of_pair[pair].append(window)
-        return search.shown([search.merged(found) for found in of_pair])
-
-
-_Spelling: TypeAlias = Callable[[int, Answer], str]
-"""Returns the text of an answer found in a row of a batch."""
-
 
 class _Window(NamedTuple):
     """The answers in one row."""
@@ -339,7 +269,7 @@ class _Search:
                 raise ValueError(f"{name} must be at least 1, got {value}")
 
     @classmethod
-    def of(cls, top_k: int, options: SearchOptions) -> Self:
+    def of(cls, top_k: int, options: AnswerOptions) -> Self:
         """The search for the options of a call."""
         return cls(
             top_k,
@@ -349,7 +279,7 @@ class _Search:
         )
 
     def windows(
-        self, enc: Batch, logits: Tensor, pairs: Sequence[int], spelled: _Spelling
+        self, enc: Batch, logits: Tensor, pairs: Sequence[int], contexts: Sequence[str]
     ) -> list[_Window]:
         """The best answers of each row.
 
@@ -357,7 +287,7 @@ class _Search:
             enc: The rows.
             logits: Start and end, ``[B, S, 2]``.
             pairs: The number of the pair of each row.
-            spelled: Returns the text of an answer.
+            contexts: The context of each pair.
 
         Raises:
             ValueError: A row has no context.
@@ -369,9 +299,9 @@ class _Search:
         # Some spans become equal when they are widened to words, so search for more.
         count = self.top_k * 2 + 10 if self.align_to_words else self.top_k
         device = logits.device
-        found = best_spans(logits, context.to(device), null.to(device), count, self.max_answer_len)
+        best = best_spans(logits, context.to(device), null.to(device), count, self.max_answer_len)
         first, beyond = token_fact(enc, "offsets").unbind(dim=-1)
-        spans = Spans(*(tensor.to(first.device) for tensor in found))
+        spans = Spans(*(tensor.to(first.device) for tensor in best))
         if self.align_to_words:
             spans = whole_words(enc, spans)
         columns = zip(
@@ -383,13 +313,17 @@ class _Search:
             strict=True,
         )
         windows = []
-        for row, (fields, null_score) in enumerate(
-            zip(columns, spans.null_scores.tolist(), strict=True)
+        for pair, fields, null_score in zip(
+            pairs, columns, spans.null_scores.tolist(), strict=True
         ):
-            answers = [Answer("", *answer) for answer in zip(*fields, strict=True)]
-            real = [answer for answer in answers if answer.score >= 0]
-            texts = [answer._replace(text=spelled(row, answer)) for answer in real]
-            windows.append(_Window(texts, null_score))
+            found = [Answer("", *answer) for answer in zip(*fields, strict=True)]
+            context = contexts[pair]
+            answers = [
+                one._replace(text=context[one.start_char : one.end_char])
+                for one in found
+                if one.score >= 0
+            ]
+            windows.append(_Window(answers, null_score))
         return windows
 
     def merged(self, windows: Sequence[_Window]) -> list[Answer]:
@@ -422,15 +356,13 @@ def _answers(
     contexts = [context for _, context in pairs]
     # Sorted by row, not by arrival: of equal answers, the one in the first window stays.
     windows: list[dict[int, _Window]] = [{} for _ in pairs]
-    with running(head._graph, len(pairs)) as device:
+    with running(head._graph) as device:
         for inputs, rows, batch in encoded_batches(pairs, encoding, batching.on(device)):
             logits = head.forward_encoded(batch, padding=False)
-            spelled = _from_texts(inputs, contexts)
-            for pair, row, window in zip(
-                inputs, rows, search.windows(batch, logits, inputs, spelled), strict=True
-            ):
+            found = search.windows(batch, logits, inputs, contexts)
+            for pair, row, window in zip(inputs, rows, found, strict=True):
                 windows[pair][row] = window
-    return [search.merged([found[row] for row in sorted(found)]) for found in windows]
+    return [search.merged([rows[row] for row in sorted(rows)]) for rows in windows]
 
 
 def _encoding(tokenizer: PreTrainedTokenizerFast, options: AnswerOptions) -> TextEncoding:
@@ -441,16 +373,6 @@ def _encoding(tokenizer: PreTrainedTokenizerFast, options: AnswerOptions) -> Tex
     if overlap is None:
         overlap = min(_OVERLAP, length // 2)
     return TextEncoding(tokenizer, "only_second", length, overlap)
-
-
-def _from_texts(pairs: Sequence[int], contexts: Sequence[str]) -> _Spelling:
-    return lambda row, answer: contexts[pairs[row]][answer.start_char : answer.end_char]
-
-
-def _from_tokens(head: QuestionAnswerer, enc: Batch) -> _Spelling:
-    tokenizer = need_tokenizer(head, "extract without contexts")
-    ids = enc["input_ids"].tolist()
-    return lambda row, answer: tokenizer.inner.decode(ids[row][answer.start : answer.end + 1])
 
 
 # Score before the softmax of positions that cannot be part of an answer. They vanish; unlike with

@@ -1,17 +1,18 @@
-"""Split many texts into batches of similar length, and keep track of their order.
+"""Encode many texts into batches of similar length, and keep track of their order.
 
-All predictions use this module. :func:`running` puts the model into evaluation mode,
-:class:`Batching` sets the size of batches, and :func:`encoded_batches` makes them.
+All predictions use this module. :class:`TextEncoding` encodes, :func:`running` puts the model into
+evaluation mode, :class:`Batching` sets the size of batches, and :func:`encoded_batches` makes them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,9 +20,22 @@ from torch import nn
 
 from flodl.errors import StateError
 from flodl.hf.batch_encoding import BatchEncoding
+from flodl.hf.errors import TokenizerMissingError, need
+from flodl.hf.families import family_of
+from flodl.hf.families.family import IDS, MASK, TYPES
+from flodl.hf.task_heads import Head
+from flodl.hf.text.call_options import (
+    NO_LIMIT,
+    TruncationChoice,
+    checked_pair,
+    cut_shape,
+)
+from flodl.hf.text.calling import NO_PAD_TOKEN, encode_rows, with_windows
+from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 if TYPE_CHECKING:
-    from flodl.hf.predict.text import TextEncoding
+    from tokenizers import Encoding
+
 
 # Texts encoded at a time: enough to sort well and to use all tokenizer threads, few enough that the
 # encoded form of a large corpus is never in memory as a whole.
@@ -74,15 +88,17 @@ class Batching:
         Args:
             lengths: Tokens of each input.
         """
+        tokens = self.max_tokens
         order: Sequence[int] = range(len(lengths))
         if self.bucket:
             # The batch that needs most memory comes first: if it fits, all others fit too.
-            order = sorted(order, key=lambda row: -lengths[row])
+            order = sorted(order, key=lengths.__getitem__, reverse=True)
         batch: list[int] = []
         longest = 0
         for row in order:
-            width = max(longest, lengths[row])
-            if batch and self._is_full(len(batch) + 1, width):
+            width, rows = max(longest, lengths[row]), len(batch) + 1
+            too_many = self.batch_size is not None and rows > self.batch_size
+            if batch and (too_many or (tokens is not None and rows * width > tokens)):
                 yield batch
                 batch, width = [], lengths[row]
             batch.append(row)
@@ -90,13 +106,9 @@ class Batching:
         if batch:
             yield batch
 
-    def _is_full(self, rows: int, width: int) -> bool:
-        too_many = self.batch_size is not None and rows > self.batch_size
-        return too_many or (self.max_tokens is not None and rows * width > self.max_tokens)
-
 
 @contextmanager
-def running(model: nn.Module, texts: int = 1) -> Iterator[torch.device]:
+def running(model: nn.Module) -> Iterator[torch.device]:
     """Evaluate in inference mode; afterwards every module is back in its previous mode.
 
     Several threads may run one model at the same time. The modes are restored when the last thread
@@ -104,7 +116,6 @@ def running(model: nn.Module, texts: int = 1) -> Iterator[torch.device]:
 
     Args:
         model: The model.
-        texts: Number of texts that will be run through it.
 
     Yields:
         The device its parameters are on.
@@ -115,55 +126,32 @@ def running(model: nn.Module, texts: int = 1) -> Iterator[torch.device]:
     device = device_of(model)
     if device.type == "meta":
         raise StateError("the model is on the meta device and has no values: load weights first")
-    _evaluate(model)
-    products = fastest_products(model, texts) if device.type == "cpu" else nullcontext()
-    try:
-        with torch.inference_mode(), products:
-            yield device
-    finally:
-        _restore(model)
-
-
-class _Run:
-    """The evaluations of a model that run now.
-
-    Attributes:
-        training: The modules that were in training mode before.
-        count: Number of evaluations, each in its own thread.
-    """
-
-    __slots__ = ("count", "training")
-
-    def __init__(self, training: list[nn.Module]) -> None:
-        self.training = training
-        self.count = 0
-
-
-_RUNS: WeakKeyDictionary[nn.Module, _Run] = WeakKeyDictionary()
-_LOCK = Lock()
-
-
-def _evaluate(model: nn.Module) -> None:
     with _LOCK:
-        run = _RUNS.get(model)
-        if run is None:
+        known = _RUNS.get(model)
+        if known is None:
             # train() would give all submodules the mode of the top module, but parts of a model may
             # be kept in another mode.
-            run = _RUNS[model] = _Run([m for m in model.modules() if m.training])
-            for module in run.training:
+            known = list(filter(attrgetter("training"), model.modules())), []
+            for module in known[0]:
                 module.training = False
-        run.count += 1
+            _RUNS[model] = known
+        training, runs = known
+        runs.append(get_ident())
+    try:
+        with torch.inference_mode():
+            yield device
+    finally:
+        with _LOCK:
+            runs.remove(get_ident())
+            if not runs:  # others may still run, and dropout would change their results
+                del _RUNS[model]
+                for module in training:
+                    module.training = True
 
 
-def _restore(model: nn.Module) -> None:
-    """Restore the previous modes, unless other evaluations still run: dropout would change them."""
-    with _LOCK:
-        run = _RUNS[model]
-        run.count -= 1
-        if run.count == 0:
-            del _RUNS[model]
-            for module in run.training:
-                module.training = True
+_RUNS: WeakKeyDictionary[nn.Module, tuple[list[nn.Module], list[int]]] = WeakKeyDictionary()
+"""For each model that is evaluated now: its modules in training mode, and the threads."""
+_LOCK = Lock()
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -203,47 +191,198 @@ def encoded_batches(
     before = 0
     for first in range(0, len(texts), _CHUNK):
         rows, samples = encode(texts[first : first + _CHUNK], first)
-        for chosen in batching.split([len(row) for row in rows]):
+        for chosen in batching.split(list(map(len, rows))):
+            batch = encode.batch(list(map(rows.__getitem__, chosen)))
             inputs = [first + samples[row] for row in chosen]
-            batch = encode.batch([rows[row] for row in chosen])
             yield Part(inputs, [before + row for row in chosen], batch)
         before += len(rows)
 
 
-# Parameters times texts. Measuring which library is faster takes about a third of a second, once
-# per process; work of this size takes several seconds.
-_WORTH_A_PROBE = 10**10
-
-# Rows of a product: the tokens of a few texts together.
-_ROWS = 512
-
-# Kinds of products that are measured.
-_MOST_SHAPES = 4
-
-# Part of the time: on a busy machine, equally fast libraries can differ by this much.
-_NOT_WORTH_IT = 0.9
+# --- Texts -----------------------------------------------------------------------------------
 
 
-def fastest_products(model: nn.Module, texts: int) -> AbstractContextManager[None]:
-    """Use the faster of torch's two libraries for products, if measuring is worth the time.
+Input = TypeVar("Input")
 
-    Both compute in float32; see :mod:`flodl.train.step.onednn`.
+_NUMBERED = re.compile(r"(text|pair) (\d+)")
+
+
+class TextEncoding:
+    """Encodes texts, or pairs of texts, for one model.
 
     Args:
-        model: The model; without effect unless it is in float32 on the CPU.
-        texts: Number of texts that are run through it.
-    """
-    sizes = [one.numel() for one in model.parameters() if one.dtype == torch.float32]
-    if sum(sizes) * texts < _WORTH_A_PROBE:
-        return nullcontext()
-    # Imported here, because a single prediction must not wait for it.
-    from flodl.hf.predict.products import time_through_onednn
-    from flodl.train.step.onednn import routed
+        tokenizer: Its tokenizer.
+        truncation: False refuses rows that are too long. True and ``longest_first`` cut them; of
+            pairs, ``only_first`` and ``only_second`` cut one text.
+        max_length: Tokens a row may have; None for the limit of the model. With truncation, that is
+            the smaller of the limit of the model and the one in the tokenizer's files.
+        stride: Split a text that is too long into windows that overlap by this many tokens; None
+            cuts it off.
 
-    shapes = Counter(
-        (_ROWS, one.in_features, one.out_features)
-        for one in model.modules()
-        if isinstance(one, nn.Linear) and one.weight.dtype == torch.float32
-    )
-    products = tuple(shape for shape, _ in shapes.most_common(_MOST_SHAPES))
-    return nullcontext() if time_through_onednn(products) > _NOT_WORTH_IT else routed()
+    Raises:
+        ValueError: The arguments contradict each other, or ``max_length`` is above the limit.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        truncation: TruncationChoice = False,
+        max_length: int | None = None,
+        stride: int | None = None,
+    ) -> None:
+        limit, longest = tokenizer.limit, NO_LIMIT if max_length is None else max_length
+        if truncation is False:
+            if stride is not None:
+                raise ValueError("stride makes windows of what is cut off: it needs truncation")
+            longest = min(longest, limit or NO_LIMIT)
+        elif max_length is None:
+            longest = min(longest, limit or NO_LIMIT, tokenizer.source.length or NO_LIMIT)
+        elif limit is not None and max_length > limit:
+            raise ValueError(f"max_length {max_length} is more than the model's {limit} positions")
+        self.tokenizer = tokenizer
+        self._shape = cut_shape(truncation, None if longest == NO_LIMIT else longest, stride or 0)
+        self._windowed = stride is not None
+
+    def __call__(
+        self, texts: Sequence[str | tuple[str, str]], first: int = 0
+    ) -> tuple[list[Encoding], list[int]]:
+        """Encode texts, or pairs.
+
+        Args:
+            texts: All texts, or all pairs.
+            first: Number of inputs before the first of these.
+
+        Returns:
+            The rows, and the number among these texts that each row was made from.
+
+        Raises:
+            ValueError: A text is too long, or no text has any tokens; the message gives its number
+                among all inputs.
+            TypeError: Texts and pairs are mixed, or something is neither.
+        """
+        try:
+            return self._rows(texts)
+        except (ValueError, TypeError) as error:
+            # What is called here only numbers its own inputs, which are a part of all inputs.
+            if named := _NUMBERED.match(str(error)):
+                row, rest = first + int(named[2]), str(error)[named.end() :]
+                error.args = (f"{named[1]} {row}{rest}",)
+            raise
+
+    def _rows(self, texts: Sequence[str | tuple[str, str]]) -> tuple[list[Encoding], list[int]]:
+        what = "text" if isinstance(texts[0], str) else "pair"
+        inputs: list[str | tuple[str, str]] = []
+        for number, text in enumerate(texts):
+            if isinstance(text, str) != (what == "text"):
+                raise TypeError(
+                    "the inputs are texts and pairs of texts mixed: give one kind at a time"
+                )
+            inputs.append(text if isinstance(text, str) else checked_pair(number, text))
+        shape = self._shape
+        if shape.truncation is not None:
+            self._check_room(what)
+        rows = encode_rows(self.tokenizer.source, inputs, shape, {})
+        if not any(map(len, rows)):
+            raise ValueError(
+                f"{what} 0 has no tokens, for it is empty and this tokenizer adds none of its own"
+            )
+        longest = shape.max_length
+        for number, row in enumerate(rows):
+            if longest is not None and len(row) > longest:
+                raise ValueError(
+                    f"{what} {number} has {len(row)} tokens and the limit is {longest}: shorten "
+                    "it, or pass truncation=True"
+                )
+        return with_windows(rows) if self._windowed else (rows, list(range(len(rows))))
+
+    def _check_room(self, what: str) -> None:
+        """Check that rows have space for text, and that windows can be made."""
+        framing = self.tokenizer.inner.num_special_tokens_to_add(what == "pair")
+        if (self._shape.max_length or 0) <= framing:
+            raise ValueError(
+                f"max_length {self._shape.max_length} leaves no space for a {what} beside the "
+                f"{framing} special tokens of a row; raise it"
+            )
+        if what == "pair" and self._windowed and self._shape.truncation == "longest_first":
+            raise ValueError("windows of pairs need truncation='only_first' or 'only_second'")
+
+    def batch(self, rows: Sequence[Encoding]) -> BatchEncoding:
+        """Rows as a batch of tensors for the model, filled on the right to the longest, in place.
+
+        It has segments if the model reads some.
+
+        Raises:
+            ValueError: Rows have unequal lengths, and the tokenizer has no padding.
+        """
+        width, pad_id = max(1, *map(len, rows)), self.tokenizer.pad_id
+        for row in rows:
+            if len(row) < width:
+                if pad_id is None:
+                    raise ValueError(NO_PAD_TOKEN)
+                row.pad(width, pad_id=pad_id)
+        config = self.tokenizer.config
+        typed = config is None or family_of(config).reads_segments
+        facts = {IDS: "ids", MASK: "attention_mask", **({TYPES: "type_ids"} if typed else {})}
+        values: dict[str, list[Any]] = {}
+        for name, fact in facts.items():
+            values[name] = list(map(attrgetter(fact), rows))
+        return BatchEncoding(values, rows, "pt")
+
+
+def need_tokenizer(head: Head, method: str) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model, with the limits of that model.
+
+    Args:
+        head: The model.
+        method: The method that needs it, for the message.
+
+    Raises:
+        MissingDependencyError: It has no tokenizer, and the package for one is not installed.
+        TokenizerMissingError: It has no tokenizer.
+    """
+    if head.tokenizer is None:
+        need("tokenizers")
+        raise TokenizerMissingError(
+            f"{method}() needs a tokenizer, and this model was loaded without one: open it with "
+            "from_pretrained(..., tokenizer=PreTrainedTokenizerFast.from_pretrained(...))"
+        )
+    return head.tokenizer.for_config(head.config)
+
+
+def listed(inputs: Iterable[Input], method: str) -> list[Input]:
+    """The inputs as a list, which can be iterated more than once.
+
+    Args:
+        inputs: Any iterable of texts or pairs.
+        method: The method that takes them, for the message.
+
+    Raises:
+        TypeError: It is a single string, whose letters would become texts, a mapping, or not
+            iterable.
+    """
+    if isinstance(inputs, str | bytes):
+        raise TypeError(f"{method}() takes a list of texts, got one string: write [text]")
+    if not isinstance(inputs, Iterable) or isinstance(inputs, Mapping):
+        raise TypeError(f"{method}() takes a list of texts, got a {type(inputs).__name__}")
+    return list(inputs)
+
+
+def listed_texts(texts: Iterable[str], method: str) -> list[str]:
+    """Like :func:`listed`, for methods that do not take pairs.
+
+    Raises:
+        TypeError: As for :func:`listed`, or an entry is not a text.
+    """
+    found = listed(texts, method)
+    for row, text in enumerate(found):
+        if not isinstance(text, str):
+            raise TypeError(f"{method}() takes texts, and input {row} is a {type(text).__name__}")
+    return found
+
+
+def listed_pairs(pairs: Iterable[tuple[str, str]], method: str) -> list[tuple[str, str]]:
+    """Like :func:`listed`, for methods that only take pairs.
+
+    Raises:
+        TypeError: As for :func:`listed`, or an entry is not two texts.
+    """
+    return [checked_pair(row, pair) for row, pair in enumerate(listed(pairs, method))]

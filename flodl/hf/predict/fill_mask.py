@@ -9,17 +9,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flodl.hf.batch_encoding import BatchEncoding
+from flodl.hf.batch_encoding import Batch, BatchEncoding
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import masked_lm_loss
 from flodl.hf.model_call import MaskedLMOutput
-from flodl.hf.predict.batching import Batching, encoded_batches, running
-from flodl.hf.predict.text import TextEncoding, listed_texts, need_tokenizer
+from flodl.hf.predict.batching import (
+    Batching,
+    TextEncoding,
+    encoded_batches,
+    listed_texts,
+    need_tokenizer,
+    running,
+)
 from flodl.hf.task_heads import LabelsTokens, inputs_of
 from flodl.hf.text.call_options import TruncationChoice
-from flodl.hf.text.encodings import Batch
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
-from flodl.hf.training_data import mask_id_of, mask_tokens
+
+_USUAL_MASKS = ("[MASK]", "<mask>")
 
 
 class MaskFill(NamedTuple):
@@ -128,19 +134,6 @@ class MaskedLM(LabelsTokens):
         batching = Batching(batch_size, max_tokens, bucket)
         return _fill(self, texts, encoding, top_k, targets, batching)
 
-    def mask_tokens(
-        self,
-        enc: Batch,
-        p: float = 0.15,
-        generator: torch.Generator | None = None,
-    ) -> tuple[BatchEncoding, Tensor]:
-        """Hide tokens for training; see :func:`flodl.hf.training_data.mask_tokens`.
-
-        Raises:
-            TokenizerMissingError: The model has no tokenizer.
-        """
-        return mask_tokens(enc, need_tokenizer(self, "mask_tokens"), p, generator)
-
 
 def _fill(
     head: MaskedLM,
@@ -156,7 +149,7 @@ def _fill(
     mask_id = mask_id_of(tokenizer)
     candidates = None if targets is None else _target_ids(tokenizer, targets)
     fills: list[list[list[MaskFill]]] = [[] for _ in texts]
-    with running(head._graph, len(texts)) as device:
+    with running(head._graph) as device:
         for inputs, _, batch in encoded_batches(texts, encoding, batching.on(device)):
             gaps = batch.input_ids == mask_id
             _check_gaps(gaps, inputs, tokenizer.inner.id_to_token(mask_id))
@@ -259,3 +252,21 @@ class _Spelling:
         ids = self._ids[row]
         whole = [*ids[:column], token, *ids[column + 1 :]]
         return [number for number in whole if number != self._tokenizer.pad_id]
+
+
+def mask_id_of(tokenizer: PreTrainedTokenizerFast) -> int:
+    """The id of the mask token; if the files name none, one of the usual spellings.
+
+    Raises:
+        ValueError: There is no such token.
+    """
+    if tokenizer.mask_token_id is not None:
+        return tokenizer.mask_token_id
+    for token in _USUAL_MASKS:
+        number = tokenizer.inner.token_to_id(token)
+        if number is not None:
+            return number
+    raise ValueError(
+        f"the tokenizer has no mask token: its files name none, and its vocabulary has neither "
+        f"{' nor '.join(_USUAL_MASKS)}"
+    )

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from flodl.hf.batch_encoding import Batch
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import sequence_loss
 from flodl.hf.model_call import SequenceClassifierOutput
-from flodl.hf.predict.batching import Batching, encoded_batches, running
-from flodl.hf.predict.text import TextEncoding, listed, need_tokenizer
+from flodl.hf.predict.batching import (
+    Batching,
+    TextEncoding,
+    encoded_batches,
+    listed,
+    need_tokenizer,
+    running,
+)
 from flodl.hf.task_heads import LabelledHead
 from flodl.hf.text.call_options import TruncationChoice
-from flodl.hf.text.encodings import Batch
 
 Scoring: TypeAlias = Literal["softmax", "sigmoid", "none"]
 """The function that turns logits into scores."""
 
-_SCORINGS = ("softmax", "sigmoid", "none")
+_SCORINGS: Mapping[Scoring, Callable[[Tensor], Tensor]] = {
+    "softmax": partial(torch.softmax, dim=-1),
+    "sigmoid": torch.sigmoid,
+    "none": Tensor.float,
+}
 
 
 class LabelScore(NamedTuple):
@@ -36,7 +47,7 @@ class LabelScore(NamedTuple):
 
 
 class SequenceClassifier(LabelledHead):
-    """One answer per text: ``predict``, ``classify``, ``compute_loss``."""
+    """One answer per text: ``predict``, ``compute_loss``."""
 
     kind = HeadKind.SEQCLS
     output_class = SequenceClassifierOutput
@@ -61,7 +72,7 @@ class SequenceClassifier(LabelledHead):
             function_to_apply: Applied to logits: softmax, sigmoid or nothing. None: sigmoid for
                 multi-label models and for a single label, nothing for a regression, else softmax.
             truncation: Whether and how to cut texts that are too long: see
-                :class:`~flodl.hf.predict.text.TextEncoding`. Without it they raise an error.
+                :class:`~flodl.hf.predict.batching.TextEncoding`. Without it they raise an error.
             max_length: Tokens to cut to; None for the limit of the model.
             batch_size: See :class:`Batching`.
             max_tokens: See :class:`Batching`.
@@ -77,42 +88,18 @@ class SequenceClassifier(LabelledHead):
             TypeError: ``texts`` is a single string.
         """
         inputs: list[str | tuple[str, str]] = listed(texts, "predict")
-        scoring = _scoring(self, function_to_apply)
+        labels = tuple(self.config.id2label.values())
+        scoring = _scoring(self.config.problem_type, len(labels), function_to_apply)
         encoding = TextEncoding(need_tokenizer(self, "predict"), truncation, max_length)
         batching = Batching(batch_size, max_tokens, bucket)
-        results: list[list[LabelScore]] = [[] for _ in inputs]
-        with running(self._graph, len(inputs)) as device:
+        results: list[list[LabelScore]] = [[]] * len(inputs)
+        with running(self._graph) as device:
             for rows, _, batch in encoded_batches(inputs, encoding, batching.on(device)):
-                scores = _scores(self.forward_encoded(batch), scoring)
-                ranked = _ranked(scores, self.labels, top_k)
+                scores = scoring(self.forward_encoded(batch).float())
+                ranked = _ranked(scores, labels, top_k)
                 for row, result in zip(rows, ranked, strict=True):
                     results[row] = result
         return results
-
-    def classify(
-        self,
-        enc: Batch,
-        *,
-        top_k: int | None = None,
-        function_to_apply: Scoring | None = None,
-    ) -> list[list[LabelScore]]:
-        """Score every label for texts that are encoded already, all in one batch.
-
-        Args:
-            enc: Encoded texts.
-            top_k: As for :meth:`predict`.
-            function_to_apply: As for :meth:`predict`.
-
-        Returns:
-            As for :meth:`predict`.
-
-        Raises:
-            ValueError: An argument is invalid.
-        """
-        scoring = _scoring(self, function_to_apply)
-        with running(self._graph):
-            scores = _scores(self.forward_encoded(enc), scoring)
-            return _ranked(scores, self.labels, top_k)
 
     def compute_loss(self, enc: Batch, labels: Tensor, problem_type: str | None = None) -> Tensor:
         """Run the model and compare with the labels.
@@ -135,23 +122,13 @@ class SequenceClassifier(LabelledHead):
         return sequence_loss(self.config, logits, labels)
 
 
-def _scoring(head: SequenceClassifier, given: Scoring | None) -> Scoring:
-    if given is not None:
-        if given not in _SCORINGS:
-            raise ValueError(f"function_to_apply {given!r} is not one of {', '.join(_SCORINGS)}")
-        return given
-    problem = head.config.problem_type
-    if problem == "regression":
-        return "none"
-    many = problem == "multi_label_classification" or len(head.labels) == 1
-    return "sigmoid" if many else "softmax"
-
-
-def _scores(logits: Tensor, scoring: Scoring) -> Tensor:
-    logits = logits.float()
-    if scoring == "softmax":
-        return logits.softmax(dim=-1)
-    return logits.sigmoid() if scoring == "sigmoid" else logits
+def _scoring(problem: str | None, labels: int, given: Scoring | None) -> Callable[[Tensor], Tensor]:
+    if given is not None and given not in _SCORINGS:
+        raise ValueError(f"function_to_apply {given!r} is not one of {', '.join(_SCORINGS)}")
+    if given is None and problem == "regression":
+        given = "none"
+    many = problem == "multi_label_classification" or labels == 1
+    return _SCORINGS[given or ("sigmoid" if many else "softmax")]
 
 
 def _ranked(scores: Tensor, labels: Sequence[str], top_k: int | None) -> list[list[LabelScore]]:

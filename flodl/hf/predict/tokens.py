@@ -10,14 +10,20 @@ from typing import Literal, NamedTuple, Self, TypeAlias, overload
 import torch
 from torch import Tensor
 
+from flodl.hf.batch_encoding import Batch, mask_of, token_fact
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import token_classification_loss
 from flodl.hf.model_call import TokenClassifierOutput
-from flodl.hf.predict.batching import Batching, encoded_batches, running
-from flodl.hf.predict.text import TextEncoding, listed_texts, need_tokenizer
+from flodl.hf.predict.batching import (
+    Batching,
+    TextEncoding,
+    encoded_batches,
+    listed_texts,
+    need_tokenizer,
+    running,
+)
 from flodl.hf.task_heads import LabelsTokens
 from flodl.hf.text.call_options import TruncationChoice
-from flodl.hf.text.encodings import Batch, mask_of, token_fact
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 Aggregation: TypeAlias = Literal["simple", "first", "average", "max"]
@@ -49,7 +55,7 @@ class TokenPrediction(NamedTuple):
 
 
 class TokenClassifier(LabelsTokens):
-    """One label per token: ``predict``, ``tag``, ``compute_loss``."""
+    """One label per token: ``predict``, ``compute_loss``."""
 
     kind = HeadKind.TOKCLS
     output_class = TokenClassifierOutput
@@ -132,7 +138,7 @@ class TokenClassifier(LabelsTokens):
         words = WordRule.of(tokenizer)
         tagged: list[list[TokenPrediction]] = [[] for _ in texts]
         entities: list[list[Entity]] = [[] for _ in texts]
-        with running(self._graph, len(texts)) as device:
+        with running(self._graph) as device:
             batching = Batching(batch_size, max_tokens, bucket)
             for rows, _, batch in encoded_batches(texts, encoding, batching.on(device)):
                 probabilities = self.forward_encoded(batch).float().softmax(dim=-1).cpu()
@@ -154,23 +160,6 @@ class TokenClassifier(LabelsTokens):
                         pieces, chosen, self.labels, aggregation, texts[row]
                     )
         return tagged if aggregation is None else entities
-
-    def tag(self, enc: Batch) -> list[list[TokenPrediction]]:
-        """Label every token of texts that are encoded already, all in one batch.
-
-        Args:
-            enc: Encoded texts.
-
-        Returns:
-            For each row, one prediction per position, with special tokens and padding.
-
-        Raises:
-            TokenizerMissingError: The model has no tokenizer, which names the tokens.
-        """
-        tokenizer = need_tokenizer(self, "tag")
-        with running(self._graph):
-            probabilities = self.forward_encoded(enc).float().softmax(dim=-1)
-            return _tagged(enc, probabilities, self.labels, tokenizer)
 
 
 def _tagged(

@@ -17,9 +17,8 @@ import torch
 from flodl.hf.batch_encoding import BatchEncoding, TensorKind
 from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.families.family import IDS, MASK, TYPES
-from flodl.hf.text.call_options import CallOptions, RowShape
+from flodl.hf.text.call_options import CallOptions, RowShape, broken_text
 from flodl.hf.text.files import is_panic
-from flodl.hf.text.inputs import broken_text
 from flodl.hf.text.source import TokenizerSource
 
 if TYPE_CHECKING:

@@ -17,13 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from flodl.checkpoint.header import StoredTensor
-from flodl.device import warn_of_slow_bfloat16
-from flodl.hf.configs.base import EncoderConfig
-from flodl.hf.device import known_device
+from flodl.device import select_device, warn_of_slow_bfloat16
+from flodl.hf.config import EncoderConfig
 from flodl.hf.errors import CheckpointMismatchError
 from flodl.hf.layers.initial import fresh
 from flodl.hf.weights import keys
-from flodl.hf.weights.slots import Place, Slot, primary, put, put_apart, slots_of
+from flodl.hf.weights.keys import Place, Slot, primary, put, put_apart, slots_of
 from flodl.hf.weights.stored import FLOATS, TORCH_DTYPES, Stored, same_bytes
 from flodl.log import verbose, warning
 
@@ -135,7 +134,7 @@ def fill(
         spread = 0.02 if config is None else config.initializer_range
         parts += _drawn(matched.drawn, spread, seed, compute)
     report = _reported(matched, parts, stored, None if wanted else compute, commit)
-    _place(parts, compute, None if device is None else known_device(device))
+    _place(parts, compute, None if device is None else select_device(device))
     _warn_of_non_finite(parts, stored.where)
     for part in parts:
         (put_apart if part.is_apart else put)(part.places, part.tensor)

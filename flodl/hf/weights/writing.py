@@ -20,7 +20,7 @@ from flodl.checkpoint.sharded import is_sharded
 from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.source import shard_names
 from flodl.hf.weights import keys
-from flodl.hf.weights.slots import slots_of
+from flodl.hf.weights.keys import slots_of
 from flodl.hf.weights.stored import TORCH_DTYPES
 
 METADATA = {"format": "pt"}

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import typed
+
 PATIENCE = 60
 
 # Makes the terminal on stdin the controlling one and wide enough for one-line answers, then
@@ -84,6 +86,7 @@ class Shell:
         """
         self.name = name
         self.home = home
+        self._cwd = cwd
         self._raw = ""
         self.launcher = launcher(home / "bin")
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -129,6 +132,7 @@ class Shell:
     def press_tab(self, line: str) -> str:
         """Type a line, press TAB, and return what the line has become, as far as it is typed."""
         self._raw = ""
+        typed.note(f"{line}<TAB>", self._cwd, os.environ, lambda: (None, self.text))
         os.write(self._master, f"{line}\t{_SHOW}".encode())
         return self._shown()
 

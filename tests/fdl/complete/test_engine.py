@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fdl.base.global_flags import GLOBAL_FLAGS
+from fdl.base.global_flags import ANYWHERE, FLAGS, GLOBAL_FLAGS
 from fdl.cli.builtins.tree import summary
 from fdl.cli.complete import answer, sources
-from fdl.cli.complete.offer import ANYWHERE, BEFORE, VERSION
 from fdl.manifest.builtins import BUILTINS
 from tests.conftest import Fdl, Project
 from tests.fdl.complete.conftest import Complete
@@ -253,7 +252,7 @@ def test_positionals_are_completed_in_their_order(complete: Complete, root: Path
 
 
 def global_flags() -> list[str]:
-    return [flag.name for flag in ANYWHERE]
+    return [flag.name for flag in FLAGS if flag.text and flag.place == ANYWHERE]
 
 
 def test_files_are_those_that_the_program_will_see(complete: Complete, root: Path) -> None:
@@ -301,9 +300,8 @@ def test_global_flags_are_offered_anywhere_before_them(complete: Complete) -> No
     assert complete("--help", "tra") == ["train"]
 
 
-def test_every_global_flag_is_known_here() -> None:
-    known = {flag.name for flag in (*ANYWHERE, *BEFORE, VERSION)}
-    assert set(GLOBAL_FLAGS) <= known
+def test_every_global_flag_is_known_here(complete: Complete) -> None:
+    assert set(GLOBAL_FLAGS) <= {*complete("--")}
 
 
 def test_flags_that_contradict_each_other_are_followed_by_nothing(complete: Complete) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fdl.hosts.hosts import NAMES, ROOT, Hosts, hosts, obstacle
+from tests.fdl.hosts.hosts import NAMES, ROOT, Hosts, behind_a_gate, hosts, obstacle
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +18,15 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     if why := obstacle():
         pytest.skip(why)
     with hosts(tmp_path_factory.mktemp("ssh")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Alpha and beta behind a gate, and a laptop before it."""
+    if why := obstacle():
+        pytest.skip(why)
+    with behind_a_gate(tmp_path_factory.mktemp("ssh")) as made:
         yield made
 
 

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 
 from tests import typed
-from tests.flodl.distributed.network import Host, two_hosts, why_not
+from tests.flodl.distributed.network import Host, hosts_in_a_row, two_hosts, why_not
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -21,7 +23,7 @@ NAMES = ("alpha", "beta")
 
 
 class Hosts:
-    """Alpha, on which fdl is typed, and beta.
+    """Some hosts; fdl is typed on the first one.
 
     Attributes:
         folder: Keys and settings of ssh.
@@ -29,17 +31,22 @@ class Hosts:
         environ: The variables with which fdl is typed.
     """
 
-    def __init__(self, folder: Path, hosts: tuple[Host, Host]) -> None:
+    def __init__(self, folder: Path, hosts: Mapping[str, Host]) -> None:
         self.folder = folder
-        self.hosts = dict(zip(NAMES, hosts, strict=True))
+        self.hosts = hosts
+        self._typing = next(iter(hosts.values()))
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         path = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
         dropped = ("VIRTUAL_ENV", "PYTHONPATH", "CI")
         kept = {name: text for name, text in os.environ.items() if name not in dropped}
         self.environ = {**kept, "PATH": path, "PYTHONPATH": str(ROOT)}
 
-    def make_keys(self) -> None:
-        """Make keys, the settings of both ends, and an ssh that reads them."""
+    def make_keys(self, jumps: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Make keys, the settings of both ends, and an ssh that reads them.
+
+        Args:
+            jumps: Host -> the one through which ssh reaches it.
+        """
         for name in ("user", "host"):
             key = self.folder / name
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
@@ -51,6 +58,7 @@ class Hosts:
             "PermitRootLogin yes\nStrictModes no\nUsePAM no\nPidFile none\nPrintMotd no\n"
         )
         lines = [f"Host {name}\nHostName {one.address}\n" for name, one in self.hosts.items()]
+        lines += [f"Host {name}\nProxyJump {through}\n" for name, through in jumps.items()]
         self.folder.joinpath("config").write_text(
             "".join(lines) + f"Host *\nUser root\nIdentityFile {self.folder}/user\n"
             f"UserKnownHostsFile {self.folder}/known\nStrictHostKeyChecking yes\n"
@@ -91,9 +99,9 @@ class Hosts:
     def popen(
         self, *words: str, cwd: Path, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        """``fdl`` typed on alpha, while it runs."""
+        """``fdl`` typed on the first host, while it runs."""
         return subprocess.Popen(
-            [*self.hosts["alpha"].within, sys.executable, "-m", "fdl", *words],
+            [*self._typing.within, sys.executable, "-m", "fdl", *words],
             cwd=cwd,
             env={**self.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
@@ -106,7 +114,7 @@ class Hosts:
     def fdl(
         self, *words: str, cwd: Path, env: Mapping[str, str] | None = None
     ) -> tuple[int, str, str]:
-        """``fdl`` typed on alpha: its exit code, and what it prints on both streams."""
+        """``fdl`` typed on the first host: its exit code, and what it prints on both streams."""
         process = self.popen(*words, cwd=cwd, env=env)
         out, err = "", ""
         typed.note(
@@ -114,6 +122,22 @@ class Hosts:
         )
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err
+
+    @contextmanager
+    def agent(self) -> Iterator[None]:
+        """Let an agent of ssh hold the user's key, and remove its file."""
+        socket = self.folder / "agent"
+        words = ["ssh-agent", "-D", "-a", str(socket)]
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL) as agent:
+            try:
+                wait_for(socket.exists, 30)
+                self.environ["SSH_AUTH_SOCK"] = str(socket)
+                key = self.folder / "user"
+                subprocess.run(["ssh-add", "-q", str(key)], env=self.environ, check=True)
+                key.unlink()
+                yield
+            finally:
+                agent.terminate()
 
     def close(self) -> None:
         """End the daemons and all that they have started."""
@@ -133,11 +157,29 @@ def obstacle() -> str:
 
 @contextmanager
 def hosts(folder: Path) -> Iterator[Hosts]:
-    """Start both hosts; nothing is left of them afterwards."""
+    """Start alpha and beta; nothing is left of them afterwards."""
     with ExitStack() as stack:
-        made = Hosts(folder, stack.enter_context(two_hosts()))
+        made = Hosts(folder, dict(zip(NAMES, stack.enter_context(two_hosts()), strict=True)))
         stack.callback(made.close)
         made.make_keys()
         for name in NAMES:
             made.start(name)
+        yield made
+
+
+@contextmanager
+def behind_a_gate(folder: Path) -> Iterator[Hosts]:
+    """Start hosts of which a laptop reaches only the first: laptop, gate, alpha, beta.
+
+    ssh jumps to alpha through the gate, and to beta through both. The key is only in an agent.
+    """
+    names = ("laptop", "gate", *NAMES)
+    with ExitStack() as stack:
+        row = stack.enter_context(hosts_in_a_row(len(names)))
+        made = Hosts(folder, dict(zip(names, row, strict=True)))
+        stack.callback(made.close)
+        made.make_keys(dict(pairwise(reversed(names[1:]))))
+        for name in names[1:]:
+            made.start(name)
+        stack.enter_context(made.agent())
         yield made

@@ -72,7 +72,7 @@ def test_install_puts_a_whole_variant_into_use(libtorch, store):
         "variant=cpu",
     ]
     (digest,) = json.loads((store.parent / "libtorch.lock").read_text())["files"].values()
-    assert files.endswith(f" BLAKE3 {digest['blake3']}")
+    assert files.endswith(f" {digest['sha256']}")
     assert not (folder / "bin" / "test_api").exists()
     assert (folder / "bin" / "torch_shm_manager").stat().st_mode & stat.S_IXUSR
     assert f"export LIBTORCH={folder}\n" in done.out
@@ -176,7 +176,7 @@ def test_the_first_digest_is_recorded_and_another_one_refused(libtorch, store, h
     offer(mirror, TORCH, "cpu", content=archive(TORCH, "cpu", seed=1))
     done = libtorch("install", "cpu", "--torch", TORCH)
     assert done.exit == 1
-    assert lock["files"][name]["blake3"] in done.err
+    assert lock["files"][name]["sha256"] in done.err
     assert "delete the entry" in done.err
     assert libtorch("list").out == ""
     assert json.loads((home / "libtorch.lock").read_text()) == lock

@@ -114,7 +114,7 @@ def test_other_bytes_than_the_locked_ones_are_refused(wheels, home, store):
     lock = home / "libtorch.lock"
     document = json.loads(lock.read_text())
     for entry in document["files"].values():
-        entry["blake3"] = "0" * 64
+        entry["sha256"] = "0" * 64
     lock.write_text(json.dumps(document))
     (store / "precompiled/cpu/build-version").write_text("2.0.0+cpu\n")
     done = wheels("--locked")
@@ -127,9 +127,23 @@ def test_other_bytes_than_the_locked_ones_are_refused(wheels, home, store):
 def test_an_installed_variant_of_other_bytes_is_not_taken_for_the_locked_one(wheels, home):
     assert "already installed" in wheels("--locked").err
     lock = home / "libtorch.lock"
-    lock.write_text(re.sub(r'"blake3": "\w+"', f'"blake3": "{"0" * 64}"', lock.read_text()))
+    lock.write_text(re.sub(r'"sha256": "\w+"', f'"sha256": "{"0" * 64}"', lock.read_text()))
     done = wheels("--locked")
     assert (done.exit, "is not what it was before" in done.err) == (1, True)
+
+
+def test_a_digest_of_another_algorithm_is_refused_with_its_line(libtorch, home):
+    lock = home / "libtorch.lock"
+    home.mkdir()
+    entry = {"blake3": "0" * 64, "recorded": "2026-11-01"}
+    document = {"version": 1, "files": {"a.whl": {"sha256": "1" * 64}, "torch.whl": entry}}
+    lock.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
+    for words in (["install", "cpu"], ["install", "--locked"]):
+        done = libtorch(*words)
+        assert done.exit == 1
+        assert f"{lock}:7: torch.whl has `blake3`, and fdl compares only `sha256`" in done.err
+        assert "delete this entry, and record its SHA-256 again: fdl libtorch install" in done.err
+    assert json.loads(lock.read_text()) == document
 
 
 def test_files_on_disk_are_not_locked(wheels, tmp_path):

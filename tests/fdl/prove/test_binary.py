@@ -48,6 +48,22 @@ def test_a_c_library_shows_no_cxx_abi(tmp_path):
 
 
 @linux
+def test_no_code_of_a_library_or_of_its_audit_library_runs(tmp_path):
+    """The loader itself would run the latter, even if it only lists what a library needs."""
+    ran = tmp_path / "ran"
+    text = f'#include <stdio.h>\nstatic void run() {{ fclose(fopen("{ran}", "w")); }}\n'
+    audited = 'extern "C" unsigned la_version(unsigned version) { run(); return version; }\n'
+    begun = "__attribute__((constructor)) static void begin() { run(); }\n"
+    audit = compile_library(
+        tmp_path / "libaudit.so", written(tmp_path, "audit.cpp", text + audited)
+    )
+    source = written(tmp_path, "begun.cpp", text + begun)
+    file = compile_library(tmp_path / "libbegun.so", f"-Wl,--audit={audit}", source)
+    assert links([read(file)], {}).missing == ()
+    assert not ran.exists()
+
+
+@linux
 def test_torchs_own_names_decide_where_both_abis_show(tmp_path):
     old = written(
         tmp_path,

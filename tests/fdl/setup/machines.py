@@ -8,7 +8,9 @@ from fdl.base.hardware import Gpu, Nvidia, System
 from fdl.base.terminal import Questions
 from fdl.libtorch.active import Variant
 from fdl.libtorch.catalog import artifacts
-from fdl.machine.setup_plan import Facts, ProjectFacts
+from fdl.libtorch.store import Store
+from fdl.machine.facts import Environment, Stock
+from fdl.machine.setup_plan import ProjectFacts, SetupFacts
 
 TORCH = "2.10.0"
 ROOT = Path("/home/me/project")
@@ -51,19 +53,23 @@ def machine(
     docker: str = "",
     project: ProjectFacts | None = None,
     platform: str = "linux-x86_64",
+    needs_libtorch: bool = True,
     **more: object,
-) -> Facts:
+) -> SetupFacts:
     """A machine with these GPUs."""
-    return Facts(
+    return SetupFacts(
+        stock=Stock(
+            Store(ROOT, "project" if project else "global"),
+            installed,
+            active=active,
+            needed_by="libtorch" if needs_libtorch else "",
+        ),
         system=System(
             "Linux", "A processor", 8, 16 << 30, docker=docker, tools=more.pop("tools", {})
         ),
         nvidia=Nvidia(cards(*capabilities), driver=driver),
-        root=ROOT,
-        torch=TORCH,
+        environment=Environment("python", "", None),
         archives=tuple(artifacts(TORCH, platform)),
-        installed=installed,
-        active=active,
         project=project,
         **more,
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 
 CABLE = "cable"
 """Name of the network interface that leads to the other host."""
@@ -56,24 +57,44 @@ def why_not() -> str | None:
 @contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:
     """Make two hosts with a cable between them; nothing is left of them afterwards."""
+    with _hosts(["10.213.77.1", "10.213.77.2"]) as (first, second):
+        _connect((first, CABLE, first.address), (second, CABLE, second.address))
+        yield first, second
+
+
+@contextmanager
+def hosts_in_a_row(count: int) -> Iterator[list[Host]]:
+    """Make hosts of which each reaches only its neighbours; the address is for the one before."""
+    with _hosts(["10.213.78.1", *(f"10.213.{77 + n}.2" for n in range(1, count))]) as made:
+        for n, (left, right) in enumerate(pairwise(made), 1):
+            _connect((left, "next", f"10.213.{77 + n}.1"), (right, CABLE, right.address))
+        yield made
+
+
+@contextmanager
+def _hosts(addresses: Sequence[str]) -> Iterator[list[Host]]:
     mark = secrets.token_hex(4)
-    hosts = tuple(Host(f"flodl-{mark}-{n}", f"10.213.77.{n}") for n in (1, 2))
-    first, second = hosts
     made: list[Host] = []
     try:
-        for host in hosts:
+        for n, address in enumerate(addresses, 1):
+            host = Host(f"flodl-{mark}-{n}", address)
             _ip("netns", "add", host.name)
             made.append(host)
             _ip("-n", host.name, "link", "set", "lo", "up")
-        ends = ("netns", first.name, "type", "veth", "peer", "name", CABLE, "netns", second.name)
-        _ip("link", "add", CABLE, *ends)
-        for host in hosts:
-            _ip("-n", host.name, "addr", "add", f"{host.address}/24", "dev", CABLE)
-            host.plug("up")
-        yield first, second
+        yield made
     finally:
         for host in made:
             _ip("netns", "delete", host.name)
+
+
+def _connect(*ends: tuple[Host, str, str]) -> None:
+    """Lay a cable; of each end the host, the name of the interface and its address."""
+    (left, left_name, _), (right, right_name, _) = ends
+    cable = ("name", left_name, "netns", left.name, "type", "veth")
+    _ip("link", "add", *cable, "peer", "name", right_name, "netns", right.name)
+    for host, name, address in ends:
+        _ip("-n", host.name, "addr", "add", f"{address}/24", "dev", name)
+        _ip("-n", host.name, "link", "set", name, "up")
 
 
 def _ip(*arguments: str) -> None:

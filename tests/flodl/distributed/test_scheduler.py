@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 
 from flodl.ranks.planning.elche import ElCheConfig, ElCheState
 from flodl.ranks.planning.schedule import (
     Advice,
+    Joined,
     ScheduleConfig,
     ScheduleState,
     Spans,
@@ -25,8 +27,10 @@ from flodl.ranks.planning.scheduler import (
     digest,
     extend_window,
     initial_schedule,
+    leave_out,
     open_window,
     pass_barrier,
+    pass_left_out,
     redistributed,
     stops_here,
     take_step,
@@ -180,10 +184,15 @@ def test_steps_take_a_batch_per_rank_and_never_mix_epochs() -> None:
     state, taken = initial_schedule(settings), []
     while state.complete < 2:
         state, spans = take_step(state, settings)
-        taken.append(spans)
+        taken.append((spans, state.position))
         if not spans:
             state = pass_barrier(state, settings)
-    assert [spans for spans in taken if spans] == [((0, 2),), ((2, 3),), ((3, 5),), ((5, 6),)]
+    assert [one for one in taken if one[0]] == [
+        (((0, 2),), 2),
+        (((2, 3),), 3),
+        (((3, 5),), 5),
+        (((5, 6),), 6),
+    ]
 
 
 def test_rates_run_through_all_positions_of_a_window() -> None:
@@ -194,6 +203,37 @@ def test_rates_run_through_all_positions_of_a_window() -> None:
     assert plan.rate_position(0, 24) == 33
 
 
+def test_a_rank_that_only_averages_keeps_the_rate_of_the_beginning_of_the_window() -> None:
+    settings = config(batches=1)
+    _, plan = open_window(calibrated(settings), settings)
+    assert plan is not None
+    assert plan.counts == (1, 0)
+    assert plan.rate_position(1, 0) == plan.start == 0
+
+
+def test_batches_are_left_out_once_unless_they_have_been_trained() -> None:
+    settings = config(2, 50)
+    # Trained are batches 0 to 19, and the second epoch has not begun.
+    state = replace(initial_schedule(settings), queue=((20, 50),), next_epoch=1)
+    state = leave_out(state, settings, [10, 20, 30, 60])
+    assert state.left_out == ((20, 21), (30, 31), (60, 61))
+    assert state.queue == ((21, 30), (31, 50))
+    assert leave_out(state, settings, [10, 20, 30, 60]) == state
+    passed, numbers = pass_left_out(state, settings)
+    assert (numbers, passed.position) == (((20, 21),), state.position + 1)
+    assert passed.left_out == ((30, 31), (60, 61))
+
+
+def test_what_a_rank_that_joins_is_told_survives_json() -> None:
+    settings = config()
+    _, plan = open_window(calibrated(settings), settings)
+    for window in (plan, None):
+        told = Joined(members=("a", "b"), window=window, offers=(), barrier_every=3)
+        again = Joined.from_json(json.loads(json.dumps(asdict(told))))
+        assert (again.members, again.window, again.barrier_every) == (("a", "b"), window, 3)
+        assert list(again.offers) == []
+
+
 def test_a_state_survives_json_and_another_number_of_ranks() -> None:
     settings = config(batches=100, progressive=False)
     state, plan = open_window(initial_schedule(settings), settings)
@@ -202,6 +242,7 @@ def test_a_state_survives_json_and_another_number_of_ranks() -> None:
     assert again == state
     assert digest(again) == digest(state)
     assert digest(replace(again, position=1)) != digest(state)
+    assert digest(state) < 2**53  # a float64 holds all integers below
     reports = [WindowReport(wall_ms=9, batches=3), WindowReport(wall_ms=9, batches=3)]
     state, _ = close_window(state, plan, reports, settings)
     three = config(batches=100, elche=ElCheConfig(world_size=3))

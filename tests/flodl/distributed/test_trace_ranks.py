@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fdl.runs.trace import coverage, first_difference, read_trace
+from fdl.runs.trace import coverage, first_difference
+from fdl.runs.trace_file import read_trace
 from flodl import RunDirectory
 from flodl.ranks.group import Group
 from tests.flodl.distributed.ranks import Ranks

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flodl.hf.batch_encoding import BatchEncoding
-from flodl.hf.predict.text import TextEncoding
+from flodl.hf.predict.batching import TextEncoding
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import flodl.hf
-from flodl.hf.batch_encoding import BatchEncoding
+from flodl.hf.batch_encoding import BatchEncoding, mask_of, samples_of, token_fact
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.text.encodings import mask_of, samples_of, token_fact
+from flodl.hf.predict.batching import running
 from tests.flodl.hf.batches import batch_of_ids
 from tests.flodl.hf.models_material import FAMILIES, small_config
 from tests.rows import each_row
@@ -36,7 +36,8 @@ def test_a_batch_that_was_predicted_can_be_trained_with():
     enc = batch_of_ids(ids, torch.ones_like(ids))
     config = small_config("bert", HeadKind.SEQCLS)
     head = flodl.hf.BertForSequenceClassification.from_config(config, num_labels=2)
-    head.classify(enc)
+    with running(head.graph):
+        head.forward_encoded(enc)
     head.compute_loss(enc, torch.tensor([1])).backward()
     assert all(parameter.grad is not None for parameter in head.graph.parameters())
 
@@ -46,12 +47,11 @@ def test_a_batch_without_rows_or_tokens_is_refused_by_a_model(family):
     config = small_config(family, HeadKind.SEQCLS)
     head = getattr(flodl.hf, f"{config.class_prefix}ForSequenceClassification")
     head = head.from_config(config, num_labels=2)
-    for run in (head.forward_encoded, head.classify):
-        with pytest.raises(ValueError, match="the batch has no rows"):
-            run(batch_of_ids(IDS[:0], IDS[:0]))
-        empty = torch.zeros(2, 0, dtype=torch.int64)
-        with pytest.raises(ValueError, match="row 0 of the batch has no tokens"):
-            run(batch_of_ids(empty, empty))
-        for batch in (BatchEncoding({"input_ids": [[1, 2]]}), {"ids": IDS}):
-            with pytest.raises(TypeError, match=r"needs input_ids as a tensor \[B, S\]"):
-                run(batch)
+    with pytest.raises(ValueError, match="the batch has no rows"):
+        head.forward_encoded(batch_of_ids(IDS[:0], IDS[:0]))
+    empty = torch.zeros(2, 0, dtype=torch.int64)
+    with pytest.raises(ValueError, match="row 0 of the batch has no tokens"):
+        head.forward_encoded(batch_of_ids(empty, empty))
+    for batch in (BatchEncoding({"input_ids": [[1, 2]]}), {"ids": IDS}):
+        with pytest.raises(TypeError, match=r"needs input_ids as a tensor \[B, S\]"):
+            head.forward_encoded(batch)

@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 
 from flodl.hf.__main__ import commands, main
 from flodl.hf.auto import AutoModel
-from flodl.hf.commands.typed import anchored, source
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import all_cells, tiny_config
+from flodl.hf.ready import anchored, source
 from flodl.hf.reference import make_synthetic
 from tests import fork_server
 from tests.rows import each_row

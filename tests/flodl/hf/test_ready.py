@@ -12,7 +12,7 @@ from tests.rows import each_row
 
 READY = """
 import sys
-from flodl.hf.commands.ready import announce, ready_source
+from flodl.hf.ready import announce, ready_source
 from flodl.hf.head_kind import HeadKind
 name, head = sys.argv[1:3]
 if head:
@@ -106,7 +106,7 @@ def test_a_hub_that_lists_no_files_stops_nothing(hub, model, tmp_path):
 
 
 def test_a_tiny_model_is_made_in_the_playground_or_in_the_project(tmp_path, monkeypatch, capsys):
-    from flodl.hf.commands.ready import ready_source
+    from flodl.hf.ready import ready_source
 
     monkeypatch.setenv("FDL_PROJECT_ROOT", str(tmp_path))
     for folder in (tmp_path, tmp_path / "flodl-hf"):

@@ -110,52 +110,21 @@ def test_layers_alone_compute_what_they_do_inside(family: str, first: int, last:
     assert torch.equal(again, part(states[first], mask))
 
 
-def test_a_module_and_a_chain_of_modules() -> None:
-    graph = small_model("distilbert", HeadKind.MLM)
-    states = torch.randn(2, 16)
-    head = extract(graph, "vocab_transform")
-    transform: Any = graph.get_submodule("vocab_transform")
-    assert torch.equal(head(states), transform(states))
-    chain: Graph = FlowBuilder.from_(
-        nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU())
-    ).build()
-    part = extract(chain, "sequential_1.[1-2]")
-    x = torch.randn(3, 2)
-    modules: list[Any] = list(chain.get_submodule("sequential_1").children())
-    assert torch.equal(part(x), modules[2](modules[1](x)))
-    part.get_parameter("linear_1.weight").data.zero_()
-    assert modules[1].weight.abs().sum() > 0
-
-
-def test_a_graph_without_a_configuration_is_copied_as_it_is() -> None:
-    inner: Graph = FlowBuilder.from_(nn.Linear(2, 2)).label("inner").build()
-    graph: Graph = FlowBuilder().through(inner).build()
-    part = extract(graph, "inner")
-    x = torch.randn(3, 2)
-    assert torch.equal(part(x), inner(x))
-    assert part is not inner
-
-
 @each_row(
-    ("path", "message"),
+    ("family", "path", "message"),
     [
-        ("bert.embeddings", "'bert.embeddings' cannot run alone"),
-        ("bert.encoder", "'bert.encoder' cannot run alone"),
-        ("bert.encoder.layer", "'bert.encoder.layer' cannot run alone"),
-        ("bert.encoder.layer.0.attention.self", "'bert.encoder.layer.0.attention.self' cannot run"),
-        ("bert.encoder.layer.7", "no child graph|module 'bert.encoder.layer' has"),
-        ("bert.last_hidden_state", "leads to a tag"),
+        ("bert", "bert.embeddings", "'bert.embeddings' is neither the encoder nor layers of it"),
+        ("bert", "bert.encoder", "'bert.encoder' is neither"),
+        ("bert", "bert.encoder.layer", "'bert.encoder.layer' is neither"),
+        ("bert", "bert.encoder.layer.0.attention.self", "'bert.encoder.layer.0.attention.self' is"),
+        ("bert", "bert.encoder.layer.7", "no child graph|module 'bert.encoder.layer' has"),
+        ("bert", "bert.last_hidden_state", "'bert.last_hidden_state' is neither"),
+        ("albert", "albert.encoder.albert_layer_groups.0.albert_layers.0", "is neither"),
     ],
 )
-def test_what_cannot_stand_alone_is_refused(path: str, message: str) -> None:
+def test_what_cannot_stand_alone_is_refused(family: str, path: str, message: str) -> None:
     with pytest.raises(PathError, match=message):
-        extract(small_model("bert", HeadKind.TOKCLS), path)
-
-
-def test_a_shared_layer_cannot_stand_alone() -> None:
-    path = "albert.encoder.albert_layer_groups.0.albert_layers.0"
-    with pytest.raises(PathError, match=f"'{path}' cannot run alone"):
-        extract(small_model("albert", HeadKind.SEQCLS), path)
+        extract(small_model(family, HeadKind.TOKCLS), path)
 
 
 def test_an_adapted_encoder_is_extracted_after_merging() -> None:

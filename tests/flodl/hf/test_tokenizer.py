@@ -11,6 +11,7 @@ import torch
 from hypothesis import assume, given, settings, strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
+from flodl.hf.batch_encoding import token_fact
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.families import (
     AlbertConfig,
@@ -20,7 +21,6 @@ from flodl.hf.families import (
     RobertaConfig,
     XLMRobertaConfig,
 )
-from flodl.hf.text.encodings import token_fact
 from flodl.hf.tokenizer import PreTrainedTokenizerFast, position_limit
 from tests import fork_server
 from tests.flodl.hf.batches import encoded

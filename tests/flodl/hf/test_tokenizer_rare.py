@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from flodl.hf.batch_encoding import BatchEncoding
 from flodl.hf.collators import DataCollatorForLanguageModeling
 from flodl.hf.errors import CheckpointFormatError
+from flodl.hf.predict.fill_mask import mask_id_of
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
-from flodl.hf.training_data import mask_id_of
 from tests.flodl.hf.test_tokenizer import words_tokenizer
 from tests.flodl.hf.tokenizer_material import write_bert
 from tests.rows import each_row

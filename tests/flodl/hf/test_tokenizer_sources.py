@@ -7,8 +7,8 @@ import types
 
 import pytest
 
+from flodl.hf.batch_encoding import token_fact
 from flodl.hf.errors import CheckpointFormatError, TokenizerMissingError
-from flodl.hf.text.encodings import token_fact
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from tests.flodl.hf.batches import encoded
 from tests.flodl.hf.tokenizer_material import (

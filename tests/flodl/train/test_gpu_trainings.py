@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fdl.runs.trace import read_trace
+from fdl.runs.trace_file import read_trace
 from flodl import Callback, GradScaler, Monitor, RunDirectory, Trainer
 from flodl.data import Batch
 from flodl.device import select_device

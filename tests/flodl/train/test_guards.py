@@ -361,7 +361,7 @@ def test_a_spike_without_a_value_that_is_not_finite_says_so() -> None:
 
 
 def test_the_trace_of_a_run_that_went_back_is_that_of_its_last_way(tmp_path: Path) -> None:
-    from fdl.runs.trace import read_trace
+    from fdl.runs.trace_file import read_trace
 
     run = RunDirectory.create(tmp_path)
     training(points(corrupt=301), epochs=1).guards(**EVERY).run_dir(run).run()

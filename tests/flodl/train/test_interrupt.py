@@ -404,6 +404,24 @@ def test_the_notice_of_a_batch_system_saves_at_the_next_step_and_exits_138(
 
 
 @posix_only
+def test_what_a_launcher_passes_on_once_more_costs_no_checkpoint(
+    start: Start, tmp_path: Path, step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
+    child = start(call=8)
+    # torch's launcher sends SIGTERM as well, if a second SIGINT reaches it.
+    child.send_signal(signal.SIGINT)
+    child.send_signal(signal.SIGTERM)
+    go_on(step)
+    _, said = child.communicate(timeout=60)
+
+    (run,) = tmp_path.iterdir()
+    assert (child.returncode, said.partition(":")[0]) == (130, "interrupted")
+    facts = checkpoint_metadata(run / "last.fdl")
+    assert (facts["epoch"], facts["step"]) == ("2", "2")
+
+
+@posix_only
 def test_outside_a_batch_job_the_notice_ends_the_program_as_before(start: Start) -> None:
     child = start(call=8)
     child.send_signal(signal.SIGUSR1)

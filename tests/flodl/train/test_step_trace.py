@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fdl.base.step_trace import MAGIC, TRACE, TraceFile, whole_length
-from fdl.runs.trace import TraceError, coverage, first_difference, read_trace
-from fdl.runs.trace_file import order_digest as digest_by_fdl, permutation
+from fdl.runs.trace import coverage, first_difference
+from fdl.runs.trace_file import TraceError, order_digest as digest_by_fdl, permutation, read_trace
 from flodl import Callback, RunDirectory, Sampler, Trainer
 from flodl.data import Batch
 from flodl.nn.clip import limited_norm

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fdl.runs.trace import first_difference, read_trace
+from fdl.runs.trace import first_difference
+from fdl.runs.trace_file import read_trace
 from flodl import Callback, RunDirectory
 from flodl.train.callbacks import TrainingRun
 from tests.flodl.train.test_step_trace import STEPS, samples, train

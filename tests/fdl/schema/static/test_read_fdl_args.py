@@ -198,7 +198,7 @@ def document(tmp_path):
     return of
 
 
-COMMANDS = ("convert", "export", "info", "parity", "verify_export")
+COMMANDS = ("Convert", "Export", "Info", "Parity", "VerifyExport")
 LIGHT = [
     *(("declarations", one) for one in ("Empty", "Plain", "Shapes", "Choices", "Inherits")),
     *(("declarations", one) for one in ("Diamond", "Ranks")),
@@ -211,7 +211,7 @@ LIGHT = [
 ]
 WITH_TORCH = [
     ("flodl.ddp_bench.__main__", "Args"),
-    *((f"flodl.hf.commands.{one}", "Args") for one in COMMANDS),
+    *(("flodl.hf.commands", f"{one}Args") for one in COMMANDS),
 ]
 
 

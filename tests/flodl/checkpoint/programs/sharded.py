@@ -26,7 +26,8 @@ from torch.utils.data import TensorDataset
 import flodl.checkpoint.sharded
 from fdl.runs.follow import parse, tell
 from fdl.runs.run import read
-from fdl.runs.trace import first_difference, read_trace
+from fdl.runs.trace import first_difference
+from fdl.runs.trace_file import read_trace
 from flodl import (
     Callback,
     FlowBuilder,

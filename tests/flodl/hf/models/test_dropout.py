@@ -6,8 +6,8 @@ from torch import nn
 
 from flodl.hf.encoder_model import set_unpad
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.layers.activations import dropout
 from flodl.hf.layers.attention import attend_tokens
-from flodl.hf.layers.dropout import dropout
 from flodl.hf.layers.layout import Layout
 from tests.flodl.hf.models.cells import batch, pair
 from tests.rows import each_row

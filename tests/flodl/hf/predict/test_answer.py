@@ -12,7 +12,7 @@ from flodl.hf.auto import AutoModelForQuestionAnswering
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.predict.answer import Answer, best_spans
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
-from tests.flodl.hf.batches import batch_of_ids, encoded
+from tests.flodl.hf.batches import encoded
 from tests.flodl.hf.predict.reference import SENTENCES, tokenizer_of, write
 from tests.flodl.hf.predict.scripted import ScriptedQuestionAnswering
 from tests.rows import each_row
@@ -149,30 +149,6 @@ def test_tokens_of_an_answer_are_those_its_text_is_made_of():
             assert (answer.start_char, answer.end_char) == (begin, beyond)
 
 
-def test_encoded_pairs_give_the_answers_of_their_texts():
-    tokenizer = wrapped("bert")
-    head = ScriptedQuestionAnswering(tokenizer, 7)
-    # A trained vocabulary differs from run to run: the first context fits one window with any.
-    contexts = [" ".join(SENTENCES[0].split()[:3]), " ".join(SENTENCES[:5]), SENTENCES[3]]
-    pairs = [(QUESTION, context) for context in contexts]
-    batch = encoded(tokenizer, pairs, truncation="only_second", max_length=40, stride=6)
-    samples = batch.overflow_to_sample_mapping.tolist()
-    assert len(samples) > 3
-    assert samples.count(0) == 1
-    expected = head.answer_batch(pairs, max_seq_len=40, doc_stride=6)
-    assert head.extract(batch, contexts) == expected
-    later = encoded(tokenizer, pairs[1:], truncation="only_second", max_length=40, stride=6)
-    later["overflow_to_sample_mapping"] += 1
-    assert head.extract(later, contexts[1:]) == expected[1:]
-    decoded = head.extract(encoded(tokenizer, pairs[:1]))[0]
-    assert decoded.text == tokenizer.inner.decode(
-        batch.input_ids[0, decoded.start : decoded.end + 1].tolist()
-    )
-    assert decoded._replace(text="") == expected[0]._replace(text="")
-    with pytest.raises(ValueError, match="1 contexts were given for 3 pairs"):
-        head.extract(batch, contexts[:1])
-
-
 def test_the_place_for_no_answer_takes_part_and_is_no_answer():
     logits = torch.tensor([[[2.0, 2.0], [9.0, 9.0], [1.0, 0.0], [0.0, 1.0]]])
     context = torch.tensor([[False, False, True, True]])
@@ -191,9 +167,6 @@ def test_a_pair_without_a_context_is_named():
     head = ScriptedQuestionAnswering(wrapped("bert"), 1)
     with pytest.raises(ValueError, match="pair 1 has no token of a context"):
         head.answer_batch([(QUESTION, "the dog"), (QUESTION, ""), (QUESTION, "the fox")])
-    ids = torch.tensor([[2, 7, 3]])
-    with pytest.raises(ValueError, match="pair 0 has no token of a context"):
-        head.extract(batch_of_ids(ids, torch.ones_like(ids)), ["x"])
 
 
 def test_mistakes_are_named():
@@ -206,11 +179,6 @@ def test_mistakes_are_named():
         head.answer(QUESTION, "the dog", max_answer_length=3)
     with pytest.raises(TypeError, match=r"answer_batch\(\) takes no argument 'truncation'"):
         head.answer_batch([(QUESTION, "the dog")], truncation=True)
-    ids = torch.tensor([[2, 7, 3]])
-    with pytest.raises(TypeError, match=r"extract\(\) takes no argument 'doc_stride'"):
-        head.extract(batch_of_ids(ids, torch.ones_like(ids)), ["x"], doc_stride=3)
-    with pytest.raises(TypeError, match=r"extract\(\) takes a list of texts, got one string"):
-        head.extract(batch_of_ids(ids, torch.ones_like(ids)), "x")
     for pairs in (["ab"], [(QUESTION, "the dog", "x")], [None]):
         with pytest.raises(TypeError, match="pair 0 must be two texts"):
             head.answer_batch(pairs)

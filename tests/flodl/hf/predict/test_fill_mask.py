@@ -9,8 +9,6 @@ from torch.overrides import TorchFunctionMode
 from flodl.hf.auto import AutoModelForMaskedLM
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.predict.fill_mask import MaskFill
-from flodl.hf.text.encodings import token_fact
-from tests.flodl.hf.batches import encoded
 from tests.flodl.hf.predict.reference import pipeline, write
 
 FAMILIES = ["bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v2", "modernbert"]
@@ -143,14 +141,6 @@ def test_text_needs_a_tokenizer(bert):
         bare.fill_mask("the [MASK]")
     with pytest.raises(TypeError, match=r"fill_mask_batch\(\) takes a list of texts"):
         bert.fill_mask_batch("the [MASK]")
-
-
-def test_a_head_hides_tokens_with_its_own_tokenizer(bert):
-    enc = encoded(bert.tokenizer, ["the quick brown fox"])
-    hidden, labels = bert.mask_tokens(enc, 1.0, torch.Generator().manual_seed(0))
-    special = token_fact(enc, "special_tokens_mask") == 1
-    assert torch.equal(labels, enc.input_ids.masked_fill(special, -100))
-    assert torch.equal(hidden.input_ids[special], enc.input_ids[special])
 
 
 class Products(TorchFunctionMode):

@@ -1,71 +1,41 @@
-"""The library that multiplies: changed only for large work, and put back."""
+"""The library that multiplies: a clock does not choose it, so the same texts get the same bits."""
 
-import math
+import itertools
 import threading
+import time
 
 import pytest
 import torch
 from torch import nn
 
-from flodl.hf.predict import products
-from flodl.hf.predict.batching import fastest_products, running
+from flodl.hf.predict.batching import running
 from flodl.train.step.onednn import routed
 
-pytestmark = pytest.mark.skipif(
+
+def clock(*seconds: float):
+    """A clock by which pieces of work take these seconds in turn."""
+    steps = itertools.cycle([step for taken in seconds for step in (0.0, taken)])
+    ticks = itertools.accumulate(steps)
+    return lambda: next(ticks)
+
+
+@pytest.mark.parametrize("seconds", [(1.0, 0.1), (0.1, 1.0)], ids=["faster", "slower"])
+def test_timings_do_not_decide_on_the_bits_of_large_predictions(monkeypatch, seconds):
+    layer, tokens = nn.Linear(768, 768), torch.randn(384, 768)
+    plain = layer(tokens)
+    monkeypatch.setattr(time, "perf_counter", clock(*seconds))
+    with running(layer):
+        found = layer(tokens)
+    assert torch.equal(found, plain)
+
+
+@pytest.mark.skipif(
     not hasattr(torch._C, "_get_fp32_precision_getter"), reason="torch has no setting for it"
 )
-LARGE = 10**8
-
-
-def setting() -> str:
-    return torch._C._get_fp32_precision_getter("mkldnn", "matmul")
-
-
-@pytest.fixture
-def takes(monkeypatch):
-    """Let products take this part of the usual time."""
-    return lambda part: monkeypatch.setattr(products, "time_through_onednn", lambda _: part)
-
-
-def inside(model: nn.Module, texts: int) -> str:
-    with running(model, texts):
-        return setting()
-
-
-def test_large_work_goes_where_products_are_faster(takes):
-    before, model = setting(), nn.Linear(20, 20)
-    takes(0.5)
-    assert inside(model, LARGE) == "bf16" != before
-    assert setting() == before
-
-
-def test_nothing_changes_where_it_is_not_faster_or_not_exact(takes, monkeypatch):
-    with monkeypatch.context() as inexact:
-        inexact.setattr(products, "onednn_refusal", lambda: "it is not exact here")
-        assert products.time_through_onednn(((3, 4, 5),)) == math.inf
-    products.time_through_onednn.cache_clear()
-    for part in (0.95, math.inf):
-        takes(part)
-        assert inside(nn.Linear(20, 20), LARGE) == setting()
-
-
-def test_nothing_is_measured_for_little_work(monkeypatch):
-    asked = []
-    monkeypatch.setattr(products, "time_through_onednn", lambda _: asked.append(1))
-    assert inside(nn.Linear(20, 20), 3) == setting()
-    assert inside(nn.Linear(20, 20).double(), LARGE) == setting()
-    assert asked == []
-
-
-def test_the_setting_is_put_back_after_an_error(takes):
-    before = setting()
-    takes(0.5)
-    with pytest.raises(KeyError), fastest_products(nn.Linear(20, 20), LARGE):
-        raise KeyError
-    assert setting() == before
-
-
 def test_the_last_of_several_threads_puts_the_setting_back():
+    def setting() -> str:
+        return torch._C._get_fp32_precision_getter("mkldnn", "matmul")
+
     before, entered, leave = setting(), threading.Event(), threading.Event()
 
     def other():

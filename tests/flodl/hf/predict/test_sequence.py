@@ -9,7 +9,6 @@ import torch
 from flodl.hf.auto import AutoModelForSequenceClassification
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
-from tests.flodl.hf.batches import batch_of_ids, encoded
 from tests.flodl.hf.predict.reference import SENTENCES, pipeline, write
 
 NAMES = {0: "joy", 1: "anger", 2: "fear", 3: "calm"}
@@ -81,11 +80,6 @@ def test_pairs_are_scored_together(directory, head):
     assert_like_pipeline(head.predict(pairs), expected)
 
 
-def test_encoded_texts_give_the_same_as_texts(head):
-    batch = encoded(head.tokenizer, SENTENCES)
-    assert_equal(head.classify(batch), head.predict(SENTENCES))
-
-
 def test_only_the_best_labels_are_returned(head):
     whole = head.predict(SENTENCES)
     assert head.predict(SENTENCES, top_k=2) == [row[:2] for row in whole]
@@ -134,8 +128,6 @@ def test_text_needs_a_tokenizer(head):
     bare = type(head)(head.config, head.graph, None)
     with pytest.raises(TokenizerMissingError, match=r"predict\(\) needs a tokenizer"):
         bare.predict(["a"])
-    ids = torch.tensor([[2, 7, 3]])
-    assert len(bare.classify(batch_of_ids(ids, torch.ones_like(ids)))[0]) == 4
 
 
 @pytest.mark.case("hf", 34)

@@ -10,7 +10,7 @@ import torch
 from flodl.hf.auto import AutoModelForTokenClassification
 from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.predict.tokens import Entity, Pieces, entities_of
-from tests.flodl.hf.batches import batch_of_ids, encoded
+from tests.flodl.hf.batches import encoded
 from tests.flodl.hf.predict.reference import SENTENCES, pipeline, write
 
 # With a tag of another form, and one that has a hyphen of its own.
@@ -78,8 +78,8 @@ def test_labels_of_tokens_are_those_of_the_reference(directory, head):
 
 
 def test_every_position_is_labelled_padding_included(bert):
-    batch = encoded(bert.tokenizer, ["the fox", "the lazy dog jumps"])
-    rows = bert.tag(batch)
+    texts = ["the fox", "the lazy dog jumps"]
+    batch, rows = encoded(bert.tokenizer, texts), bert.predict(texts)
     width = batch.input_ids.shape[1]
     assert [len(row) for row in rows] == [width, width]
     short = rows[0]
@@ -93,16 +93,6 @@ def test_every_position_is_labelled_padding_included(bert):
     assert "".join(text[t.start : t.end] for t in words) == "thefox"
     assert {t.word_id for t in words} == {0, 1}
     assert all(t.label in NAMES and 0 < t.score <= 1 for t in short)
-
-
-def test_encoded_texts_give_the_same_as_texts(bert):
-    rows = bert.tag(encoded(bert.tokenizer, SENTENCES))
-    for whole, row in zip(rows, bert.predict(SENTENCES, batch_size=1), strict=True):
-        # Alone, a text has no padding.
-        assert len(row) == sum(token.attends for token in whole)
-        for token, other in zip(whole, row, strict=False):
-            assert token._replace(score=0) == other._replace(score=0)
-            assert token.score == pytest.approx(other.score, abs=1e-6)
 
 
 def entities(rows, aggregation="simple", words=None, names=NAMES, text="abcdefghij"):
@@ -166,6 +156,5 @@ def test_mistakes_are_named(bert):
     with pytest.raises(TypeError, match=r"predict\(\) takes texts, and input 1 is a tuple"):
         bert.predict(["a text", ("a", "pair")], aggregation="simple")
     bare = type(bert)(bert.config, bert.graph, None)
-    ids = torch.tensor([[2, 7, 3]])
-    with pytest.raises(TokenizerMissingError, match=r"tag\(\) needs a tokenizer"):
-        bare.tag(batch_of_ids(ids, torch.ones_like(ids)))
+    with pytest.raises(TokenizerMissingError, match=r"predict\(\) needs a tokenizer"):
+        bare.predict(["a"])

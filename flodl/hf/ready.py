@@ -5,19 +5,19 @@ Questions are asked on a terminal only. Elsewhere the error names the command to
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.base import output
 from fdl.base.terminal import Questions
 from fdl.base.units import size_text
-from flodl.hf.commands.typed import anchored, source
 from flodl.hf.errors import HubOffline, PickleOnlyError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.hub import PICKLED, SENTENCE_FILES, locate
-from flodl.hf.output_files import COMPANIONS
-from flodl.hf.source import Access, Checkpoint
+from flodl.hf.source import COMPANIONS, Access, Checkpoint
 
 if TYPE_CHECKING:
     from flodl.hf.hub import Repository
@@ -140,3 +140,52 @@ def _tiny(head: HeadKind, words: Iterable[str]) -> str:
     write_tiny_model(folder, head=head, words=words)
     output.note(f"{folder} is a tiny model with random weights: its answers mean nothing")
     return str(folder)
+
+
+# --- What is typed and printed ---------------------------------------------------------------
+
+
+ROOT_VARIABLE = "FDL_PROJECT_ROOT"
+
+
+def anchored(path: str | os.PathLike[str]) -> Path:
+    """A path; a relative path starts at the root of the project if fdl has set one.
+
+    Args:
+        path: As typed; ``~`` stands for the home directory.
+    """
+    typed = Path(path)
+    if str(typed).startswith("~"):
+        with suppress(RuntimeError):  # ~user without a home directory
+            typed = typed.expanduser()
+    root = os.environ.get(ROOT_VARIABLE)
+    return Path(root) / typed if root else typed
+
+
+def source(typed: str, revision: str | None = None) -> str:
+    """A checkpoint as typed: a path if it is one, else the repository unchanged.
+
+    Args:
+        typed: A repository, ``owner/name``, or the path of a directory or file.
+        revision: The requested revision of a repository.
+
+    Raises:
+        ValueError: A revision was given and it is not a repository.
+    """
+    path = anchored(typed)
+    if not path.exists() and not typed.startswith((".", "/", "~")):
+        return typed
+    if revision is not None:
+        raise ValueError(f"{path} is a local path and has no revisions: remove --revision")
+    return str(path)
+
+
+def plain(text: str) -> str:
+    """The text, which may come from anyone, with all invisible characters escaped, except newlines.
+
+    Otherwise a key or label could move the cursor and overwrite earlier lines.
+    """
+    return "".join(
+        char if char == "\n" or char.isprintable() else char.encode("unicode_escape").decode()
+        for char in text
+    )

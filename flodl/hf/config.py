@@ -11,34 +11,32 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from fdl.base.files import replacing
-from flodl.hf.configs.fields import (
+from flodl.hf.config_fields import (
+    ALLOWED,
+    DEFAULT_WIDTH,
+    LABEL_FIELDS,
     MOST_LABELS,
     MOST_LAYERS,
     WIDEST,
     FieldSpec,
+    Labels,
     Refused,
     activation_name,
     amount,
-    flag,
-    one_of,
-    parsed,
-    rate,
-    refusal,
-    text,
-    texts,
-    whole,
-)
-from flodl.hf.configs.labels import (
-    ALLOWED,
-    DEFAULT_WIDTH,
-    LABEL_FIELDS,
-    Labels,
     default_labels,
+    flag,
     labels_of,
     names_from_ids,
     names_from_names,
+    one_of,
+    parsed,
     put_labels,
+    rate,
+    refusal,
     resolve_labels,
+    text,
+    texts,
+    whole,
 )
 from flodl.hf.errors import ConfigError
 
@@ -282,10 +280,6 @@ class EncoderConfig:
         if unknown:
             raise TypeError(f"{type(self).__name__} has no field {', '.join(unknown)} to set")
         return self._from_mapping(copy.deepcopy(self._data), type(self).__name__, fields)
-
-    def has_field(self, name: str) -> bool:
-        """Whether the family declares a field, or the file holds one, of this name."""
-        return name in self._specs or name in self._spellings or name in self._data
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EncoderConfig) or type(other) is not type(self):

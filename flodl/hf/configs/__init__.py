@@ -1,1 +1,0 @@
-"""The fields of a configuration: how they are read, checked and written."""
