@@ -211,7 +211,7 @@ def _exit_codes() -> Iterator[tuple[str, str]]:
         yield f"exit code {code}", meaning
     for command, about in TABLE.items():
         sentence = re.search(r"exit code is ([^.]+)\.", about["description"])
-        if sentence and "commands" not in about:
+        if sentence:
             yield f"fdl {command}", sentence[1]
 
 

@@ -434,11 +434,7 @@ class _Settings:
         for section in self.merged:
             base = present(section, self.base)
             for name, null in removed_by(section, self.preset, base).items():
-                by = self.origins.statement(REMOVED, null)
-                by.source, by.value = f"preset {self.target.preset}", None
-                said = self.origins.statements([base[name], *base[name].losers])
-                said[0].role = OVERRIDDEN
-                yield Field((section, *name.split(".")), None, [by, *said])
+                yield self._gone((section, *name.split(".")), null, base[name])
 
     def _dropped(self) -> Iterator[Field]:
         """Fields of the manifest that the preset drops by setting the same in another way."""
@@ -448,11 +444,15 @@ class _Settings:
             rival = next((merged[one] for one in RIVALS.get(name, ()) if one in merged), None)
             if node.value is None or name in merged or rival is None:
                 continue
-            by = self.origins.statement(REMOVED, rival)
-            by.source, by.value = f"preset {self.target.preset}", None
-            said = self.origins.statements([node, *node.losers])
-            said[0].role = OVERRIDDEN
-            yield Field(("ddp", name), None, [by, *said])
+            yield self._gone(("ddp", name), rival, node)
+
+    def _gone(self, path: Path, by: Node, node: Node) -> Field:
+        """The field of the manifest that a value of the preset removes."""
+        top = self.origins.statement(REMOVED, by)
+        top.source, top.value = f"preset {self.target.preset}", None
+        said = self.origins.statements([node, *node.losers])
+        said[0].role = OVERRIDDEN
+        return Field(path, None, [top, *said])
 
     def _shown(self, flag: str, value: object) -> object:
         if is_secret(flag, value):

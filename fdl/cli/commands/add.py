@@ -150,6 +150,12 @@ def _play(folder: Playground, *, dry_run: bool) -> None:
         report("Would create", folder, folder.files)
         return
     report("Created", folder, folder.write())
-    width = max(len(command) for command, _ in STEPS)
-    sys.stdout.write("\nNext:\n")
-    sys.stdout.writelines(f"  {command:<{width}}  # {why}\n" for command, why in STEPS)
+    print_next("", STEPS)
+
+
+def print_next(folder: str, steps: Sequence[tuple[str, str]]) -> None:
+    """Print what to type next, and why; in a folder, unless it is empty."""
+    width = max(len(command) for command, _ in steps)
+    change = f"  cd {folder}\n" if folder else ""
+    sys.stdout.write(f"\nNext:\n{change}")
+    sys.stdout.writelines(f"  {command:<{width}}  # {why}\n" for command, why in steps)

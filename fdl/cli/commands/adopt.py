@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fdl.base import output
-from fdl.cli.commands.init import print_next
+from fdl.cli.commands.add import print_next
 from fdl.cli.commands.verb import DryRun, Group, Verb
 from fdl.manifest.source import shown
 from fdl.scaffold.adopt import adopted

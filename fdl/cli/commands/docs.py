@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -42,16 +43,23 @@ def docs(
     """
     with serve(path or _of_checkout(), port) as server:
         url = f"http://{ADDRESS}:{server.server_port}/"
-        output.write(sys.stdout, f"{url}\n")
-        sys.stdout.flush()
-        output.note("Ctrl-C ends the site")
-        if open:
-            # The program may wait until its browser is closed, and the site is served meanwhile.
-            threading.Thread(target=show, args=(url, os.environ), daemon=True).start()
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            return 0
+        return until_interrupted(server, url, "the site", opens=open)
+
+
+def until_interrupted(
+    server: ThreadingHTTPServer, url: str, what: str, *, opens: bool, warning: str = ""
+) -> int:
+    """Print the address of a server, perhaps open it in the browser, and serve until Ctrl-C."""
+    output.write(sys.stdout, f"{url}\n")
+    sys.stdout.flush()
+    if warning:
+        output.note(warning)
+    output.note(f"Ctrl-C ends {what}")
+    if opens:
+        # The program may wait until its browser is closed, and the page is served meanwhile.
+        threading.Thread(target=show, args=(url, os.environ), daemon=True).start()
+    with suppress(KeyboardInterrupt):
+        server.serve_forever()
     return 0
 
 

@@ -12,7 +12,7 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError
-from fdl.cli.commands.add import STEPS, report
+from fdl.cli.commands.add import STEPS, print_next, report
 from fdl.cli.commands.verb import DryRun, Group, Verb
 from fdl.machine import facts
 from fdl.scaffold.add import FOLDER, playground
@@ -117,14 +117,6 @@ def _first(mode: Mode, target: Path) -> Iterator[tuple[str, str]]:
         yield _FIRST[mode]
     elif facts.find(target, os.environ).torch is None:
         yield _TORCH
-
-
-def print_next(folder: str, steps: Sequence[tuple[str, str]]) -> None:
-    """Print what to type next, and why; in a folder, unless it is empty."""
-    width = max(len(command) for command, _ in steps)
-    change = f"  cd {folder}\n" if folder else ""
-    sys.stdout.write(f"\nNext:\n{change}")
-    sys.stdout.writelines(f"  {command:<{width}}  # {why}\n" for command, why in steps)
 
 
 def _add_playground(target: Path) -> bool:

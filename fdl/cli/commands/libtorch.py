@@ -14,14 +14,13 @@ from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.shell_words import join
 from fdl.cli.commands.libtorch_build import Global, Torch, build
-from fdl.cli.commands.libtorch_check import check
+from fdl.cli.commands.libtorch_check import check, gpus_here
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
 from fdl.libtorch.store import Store, locate
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fdl.base.hardware import Nvidia
     from fdl.libtorch.active import Variant
     from fdl.libtorch.request import Decision, Request
 
@@ -328,16 +327,7 @@ def _install_into(store: Store, request: Request, folder: Path, *, dry_run: bool
 def _decide(request: Request) -> Decision:
     from fdl.libtorch.request import decide
 
-    return decide(request, _nvidia, Path.cwd(), os.environ)
-
-
-def _nvidia() -> Nvidia:
-    from fdl.base.hardware import nvidia
-
-    found = nvidia(os.environ)
-    for trouble in found.troubles:
-        output.warning(trouble.message, trouble.remedy)
-    return found
+    return decide(request, gpus_here, Path.cwd(), os.environ)
 
 
 def _announce(decision: Decision, target: Path, *, dry_run: bool) -> bool:

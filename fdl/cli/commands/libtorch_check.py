@@ -65,16 +65,23 @@ def _target(wanted: str | None, *, everywhere: bool) -> tuple[Path, str]:
     return Path(wanted).absolute(), ""
 
 
+def gpus_here() -> Nvidia:
+    """The GPUs of this machine; what is wrong with them is a warning."""
+    from fdl.base.hardware import nvidia
+
+    found = nvidia(os.environ)
+    for trouble in found.troubles:
+        output.warning(trouble.message, trouble.remedy)
+    return found
+
+
 def _gpus(archs: str | None) -> tuple[tuple[Gpu, ...], Nvidia | None]:
     """The GPUs to judge for: those that were named, else this machine's with their driver."""
-    from fdl.base.hardware import nvidia
     from fdl.libtorch.prove.facts import cards_of
 
     if archs is not None:
         return cards_of(archs), None
-    found = nvidia(os.environ)
-    for trouble in found.troubles:
-        output.warning(trouble.message, trouble.remedy)
+    found = gpus_here()
     hidden = len(found.gpus) - len(found.visible)
     if hidden and found.visible and found.restriction is not None:
         output.note(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -182,7 +181,7 @@ def ui(
     Raises:
         FdlError: The manifest is broken, a folder is missing, or the port cannot be used.
     """
-    from fdl.runs.follow import show
+    from fdl.cli.commands.docs import until_interrupted
     from fdl.runs.pages.catalog import Catalog
     from fdl.runs.pages.many import RunsPage
     from fdl.runs.pages.server import PageServer
@@ -195,19 +194,9 @@ def ui(
     with PageServer(page, port, token=page_token() if token else "") as server:
         # The browser needs longer to start than most runs need to be read.
         catalog.start()
-        output.write(sys.stdout, f"{server.url}\n")
-        sys.stdout.flush()
-        if not token:
-            output.note("without a token, every user and program of this machine can read the runs")
-        output.note("Ctrl-C ends the page")
-        if open:
-            # The program may wait until its browser is closed, and the page is served meanwhile.
-            threading.Thread(target=show, args=(server.url, os.environ), daemon=True).start()
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            return 0
-    return 0
+        unprotected = "without a token, every user and program of this machine can read the runs"
+        warning = "" if token else unprotected
+        return until_interrupted(server, server.url, "the page", opens=open, warning=warning)
 
 
 def write_page(runs: Sequence[Run], file: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from fdl.base.errors import FdlError, SelectionError
+from fdl.base.light_record import Record
 from fdl.manifest.layers import environments, overlay_file
 from fdl.manifest.node import relative
 from fdl.manifest.select.level import PATH, PRESET, Level, enter, require_entry
@@ -89,7 +90,7 @@ def _identity(level: Level) -> tuple[str, str]:
 BROKEN = "broken"
 
 
-class Entry:
+class Entry(Record):
     """One command of a manifest.
 
     Attributes:
@@ -100,19 +101,15 @@ class Entry:
         reason: Why a broken command cannot run, in the words of the error; else empty.
     """
 
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        kind: str,
-        spec: Node,
-        description: str | None = None,
-        reason: str = "",
-    ) -> None:
-        self.names = names
-        self.kind = kind
-        self.description = description or spec.text("description")
-        self.spec = spec
-        self.reason = reason
+    names: tuple[str, ...]
+    kind: str
+    spec: Node
+    description: str | None = None
+    reason: str = ""
+
+    def settle(self) -> None:
+        """Take the description from the entry, if none was given."""
+        self.description = self.description or self.spec.text("description")
 
 
 def survey(

@@ -10,6 +10,7 @@ Imported on the warm path: loads only fdl's own light modules.
 
 from __future__ import annotations
 
+from fdl.base.light_record import Record
 from fdl.manifest.node import dotted
 from fdl.manifest.words import (
     ARGUMENT_KEYS,
@@ -72,7 +73,7 @@ class ContractError(ValueError):
         return node
 
 
-class Schema:
+class Schema(Record):
     """The arguments of one program.
 
     Attributes:
@@ -89,31 +90,14 @@ class Schema:
             nothing was run), or ``manifest`` (``schema:``).
     """
 
-    __slots__ = (
-        "collapsed", "commands", "description", "origins", "parameters", "source", "strict",
-        "style",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        description: str,
-        parameters: tuple[Parameter, ...],
-        *,
-        strict: bool,
-        origins: bool = False,
-        collapsed: Mapping[str, str] | None = None,
-        commands: Mapping[str, Schema] | None = None,
-        style: str = "",
-        source: str = "program",
-    ) -> None:
-        self.description = description
-        self.parameters = parameters
-        self.strict = strict
-        self.origins = origins
-        self.collapsed = collapsed or {}
-        self.commands = dict(commands or {})
-        self.style = style
-        self.source = source
+    description: str
+    parameters: tuple[Parameter, ...]
+    strict: bool
+    origins: bool = False
+    collapsed: Mapping[str, str] = {}
+    commands: Mapping[str, Schema] = {}
+    style: str = ""
+    source: str = "program"
 
     @property
     def foreign(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fdl.base.light_record import Record
-from fdl.programs.parameters.contract import Schema
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,13 +53,5 @@ def _with_options(schema: Schema, above: Sequence[Parameter]) -> Schema:
     """A subcommand that also knows the options of the commands around it."""
     outer = {one.name: one for one in above}
     own = {one.name for one in schema.parameters}
-    return Schema(
-        schema.description,
-        (*schema.parameters, *(one for name, one in outer.items() if name not in own)),
-        strict=schema.strict,
-        origins=schema.origins,
-        collapsed=schema.collapsed,
-        commands=schema.commands,
-        style=schema.style,
-        source=schema.source,
-    )
+    added = (one for name, one in outer.items() if name not in own)
+    return schema.replaced(parameters=(*schema.parameters, *added))
