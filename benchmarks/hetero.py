@@ -32,6 +32,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import (
+    NOT_YET,
     Bar,
     command_line,
     middle,
@@ -56,7 +57,6 @@ POOL = 512
 """Different batches that plain loops go through again and again; as far beyond the caches as what
 is trained on."""
 
-NOT_YET = "not measured yet"
 CREDIBLE = 1.03
 """Nobody is faster than both ranks together: beyond this the ideal was measured badly."""
 

@@ -23,6 +23,9 @@ from fdl.version import __version__
 
 T = TypeVar("T")
 
+NOT_YET = "not measured yet"
+"""What a table has instead of a figure."""
+
 # --- The command line --------------------------------------------------------------------------
 
 

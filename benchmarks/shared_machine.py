@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, final
 
 from benchmarks.measure import (
+    NOT_YET,
     Bar,
     command_line,
     in_turns,
@@ -259,7 +260,7 @@ def trainings_table(models: Mapping[str, Rounds]) -> str:
         for situation, ways in rounds.items():
             best = best_of(ways)
             total = statistics.median(taken.total for taken in ways[OURS])
-            seen = (shown(ways[way]) if way in ways else "" for way in WAYS)
+            seen = (shown(ways[way]) if way in ways else NOT_YET for way in WAYS)
             figures = [*seen, f"{total:.2f}", best]
             verdicts = [*compared(ways, best, OF_BEST), *compared(ways, AS_IT_COMES, OF_PLAIN)]
             rows.append([model, situation, *figures, *verdicts])

@@ -3,7 +3,7 @@
 The project prepares data, trains, evaluates, lints, tests and sweeps. Its scripts are the same for
 every tool, except for Hydra, whose program must be written for it. The page shows the lines that
 each tool needs, what it can do, and how long it takes. Every command in the table of abilities is
-run, and an ability counts only if its output shows it.
+run, and a yes or a no counts only if its output shows it.
 
     python -m venv tools && tools/bin/pip install dvc go-task-bin hydra-core poethepoet rust-just
     python -m benchmarks.side_by_side --tools tools/bin --output docs/benchmarks/side_by_side.md
@@ -67,11 +67,27 @@ QUESTIONS: dict[str, dict[str, str]] = {
 """What is timed -> tool -> what is typed. Hydra has no commands, so its program stands for them."""
 
 
+GROUP = "mkdir -p {0}/speed; printf '# @package _global_\\nnum_epochs: 9\\n' > {0}/speed/slow.yaml"
+"""Makes the group `speed` of a configuration, with the choice `slow`."""
+
+
 class Check(NamedTuple):
-    """A command that shows an ability, and the words of its output that prove it."""
+    """A command that shows whether a tool has an ability, and the words of its output that do.
+
+    Attributes:
+        command: What is typed.
+        shows: The words.
+        answer: What they show.
+    """
 
     command: str
     shows: str
+    answer: str = "yes"
+
+
+def no(command: str, shows: str) -> Check:
+    """The nearest that one can type where a tool lacks an ability, and what comes of it."""
+    return Check(command, shows, "no")
 
 
 ABILITIES: dict[str, dict[str, Check]] = {
@@ -80,22 +96,34 @@ ABILITIES: dict[str, dict[str, Check]] = {
         "poe": Check("poe evaluate", "worst"),
         "task": Check("touch raw.csv; task --force evaluate", "worst"),
         "dvc": Check("dvc repro --force evaluate", "worst"),
+        "hydra": no("python train_hydra.py prepare", "Error parsing override 'prepare'"),
         "fdl": Check("fdl --force evaluate", "worst"),
     },
     "skip what has not changed, by content": {
         "just": Check("touch raw.csv; just -v evaluate", "cache hit, skipping invocation"),
+        "poe": no("touch raw.csv; poe evaluate", "Poe => python prepare.py"),
         "task": Check("touch raw.csv; task evaluate", 'Task "prepare" is up to date'),
         "dvc": Check("touch raw.csv; dvc repro evaluate", "didn't change, skipping"),
+        "hydra": no("python train_hydra.py; python train_hydra.py", "loss"),
         "fdl": Check("touch raw.csv; fdl evaluate", "skipped"),
     },
     "say which file makes a command run": {
+        "just": no("echo 1,3 >> raw.csv; just -v evaluate", "running recipe `prepare`..."),
+        "poe": no("echo 1,3 >> raw.csv; poe -v evaluate", "Poe => python prepare.py"),
+        "task": no("echo 1,3 >> raw.csv; task -v evaluate", '"prepare" started'),
         "dvc": Check("echo 1,3 >> raw.csv; dvc status", "raw.csv"),
+        "hydra": no("echo 1,3 >> raw.csv; python train_hydra.py", "loss"),
         "fdl": Check("echo 1,3 >> raw.csv; fdl why --run evaluate", "raw.csv"),
     },
     "run commands in parallel": {
         "just": Check("printf '[parallel]\\nboth: lint test\\n' >> justfile; just both", "OK"),
         "poe": Check("poe checks", "OK"),
         "task": Check("task --parallel lint test", "OK"),
+        "dvc": no("dvc repro --jobs 2 lint test", "unrecognized arguments"),
+        "hydra": no(
+            "python train_hydra.py -m hydra/launcher=joblib seed=1,2",
+            "Could not find 'hydra/launcher/joblib'",
+        ),
         "fdl": Check("fdl --jobs 2 lint test", "OK"),
     },
     "show what would run": {
@@ -115,30 +143,65 @@ ABILITIES: dict[str, dict[str, Check]] = {
         "fdl": Check("fdl --dry-run train --num_epochs 9", "--num_epochs 9"),
     },
     "refuse a misspelt option before the program starts, with a suggestion": {
+        "just": no("just num_epohcs=9 train", "overridden on the command line but not present"),
+        "poe": no("poe train --num_epohcs 9", "unrecognized arguments: --num_epohcs 9"),
+        "task": no("task --force --dry train num_epohcs=9", "--num_epochs 5"),
+        "dvc": no("dvc exp run -f --dry -S num_epohcs=9 train", "To append to your config use"),
+        "hydra": no("python train_hydra.py num_epohcs=9", "To append to your config use"),
         "fdl": Check("fdl train --num_epohcs 9", "did you mean `--num_epochs`?"),
     },
     "list the options of the unchanged script, with defaults": {
+        "just": no("just --usage train", "Usage: just train"),
+        "poe": no("mv pyproject.toml x; poe --help train; mv x pyproject.toml", "no pyproject"),
+        "task": no("task --summary train", 'learning_rate: "0.01"'),
+        "dvc": no("dvc params diff --all", "learning_rate"),
+        "hydra": no("python train.py --cfg job", "unrecognized arguments: --cfg job"),
         "fdl": Check("fdl train --help all", "--learning_rate FLOAT"),
     },
     "tell file and line of a setting": {
+        "just": no("just --evaluate num_epochs", "5"),
+        "poe": no("poe --dry-run -v train", "--num_epochs 5"),
+        "task": no("task --summary train", 'num_epochs: "5"'),
+        "dvc": no("dvc params diff --all", "params.yaml  num_epochs"),
+        "hydra": no("python train_hydra.py --info defaults", "Config path"),
         "fdl": Check("fdl why num_epochs train", "fdl.yml:"),
     },
     "sweep over a grid": {
-        "hydra": Check("python train_hydra.py -m learning_rate=0.001,0.01 seed=1,2", "#3"),
+        "just": no("just num_epochs=1,2 train", "invalid int value: '1,2'"),
+        "poe": no("poe train --num_epochs 1,2", "invalid int value: '1,2'"),
+        "task": Check("task --force sweep", "sweep/lr=0.01,seed=2"),
         "dvc": Check(
             "dvc exp run --queue -S learning_rate=0.001,0.01 -S seed=1,2; dvc queue status",
             "Queued",
         ),
+        "hydra": Check("python train_hydra.py -m learning_rate=0.001,0.01 seed=1,2", "#3"),
         "fdl": Check("fdl sweep run grid", "4 of 4 runs done"),
     },
     "keep versions of data in a remote store": {
-        "dvc": Check("dvc push --help", "remote"),
+        "just": no("just push", "justfile does not contain recipe `push`"),
+        "poe": no("poe push", "Unrecognized task 'push'"),
+        "task": no("task push", 'Task "push" does not exist'),
+        "dvc": Check("dvc remote add -d store ../store; dvc push", "pushed"),
+        "hydra": no("python train_hydra.py push", "Error parsing override 'push'"),
+        "fdl": no("fdl push", "unknown command: push"),
     },
     "compose configurations from groups": {
-        "hydra": Check("python train_hydra.py --hydra-help", "Hydra"),
+        "just": no("just speed=slow train", "overridden on the command line but not present"),
+        "poe": no("poe train --speed slow", "unrecognized arguments: --speed slow"),
+        "task": no("task --force --dry train speed=slow", "--num_epochs 5"),
+        "dvc": Check(
+            f"{GROUP.format('conf')}; cp params.yaml conf/config.yaml; "
+            "echo 'defaults: [_self_, speed: slow]' >> conf/config.yaml; "
+            "dvc config hydra.enabled True; dvc exp run -f --dry -S seed=3 train",
+            "--num_epochs 9 --seed 3",
+        ),
+        "hydra": Check(
+            f"{GROUP.format('.')}; python train_hydra.py --cfg job +speed=slow", "num_epochs: 9"
+        ),
+        "fdl": no("fdl train --speed slow", "unknown option: --speed"),
     },
 }
-"""Ability -> tool -> how it is shown. A tool that is missing cannot do it without a script."""
+"""Ability -> tool -> how it is shown that the tool has it, or what was tried where it has not."""
 
 
 def lines(tool: str) -> int:
@@ -200,19 +263,26 @@ def timed(line: str, folder: Path, call: Callable[[str, Path], str]) -> Callable
 
 
 def abilities(folders: Mapping[str, Path], call: Callable[[str, Path], str]) -> list[list[str]]:
-    """The table of abilities. A command whose output does not show the ability is marked."""
+    """The table of abilities. A command whose output does not show what it should is marked."""
     rows = []
     for ability, tools in ABILITIES.items():
         row = [ability]
         for tool in TOOLS:
-            check = tools.get(tool)
-            if check is None:
-                row.append("no")
-                continue
+            check = tools[tool]
             shown = check.shows in call(check.command, folders[tool])
-            row.append("yes" if shown else f"FAILED: `{check.command}`")
+            row.append(check.answer if shown else f"FAILED: `{check.command}`")
         rows.append(row)
     return rows
+
+
+def attempts() -> list[list[str]]:
+    """What was tried for each `no`."""
+    return [
+        [ability, tool, f"`{check.command}`", f"`` {check.shows} ``"]
+        for ability, tools in ABILITIES.items()
+        for tool, check in tools.items()
+        if check.answer == "no"
+    ]
 
 
 def times(
@@ -259,9 +329,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         "`lint` and `test` are not among its lines. DVC's sweep is a command line, not a file.",
         table(["", "lines"], written),
         "## What they can do",
-        "Every `yes` was shown by running a command in this run. `no` means that the tool has "
-        "no such feature; a script of your own may add it.",
+        "A command was run for each `yes` and each `no`, with the versions above. `no` means that "
+        "the nearest command does something else. A script or a plugin may add the ability. DVC "
+        "runs queued experiments in parallel, and no stages; Hydra runs jobs in parallel with "
+        "plugins such as `hydra-joblib-launcher`.",
         table(["", *TOOLS], shown),
+        "## What was tried for each no",
+        table(["", "tool", "typed", "and its output has"], attempts()),
         "## Time",
         table(["", "command", "ms", "of fdl"], measured),
         "`just` is a compiled program and starts faster than any Python program. Its cache, since "

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.measure import (
+    NOT_YET,
     Bar,
     command_line,
     end_on_sigterm,
@@ -234,7 +235,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             [
                 cells_of(name, kept.rows[name])
                 if name in kept.rows
-                else [name, "not measured yet", *[""] * (len(HEADER) - 2)]
+                else [name, NOT_YET, *[""] * (len(HEADER) - 2)]
                 for name in names
                 if name in kept.rows or not options.quick
             ],

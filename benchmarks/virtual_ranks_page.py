@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise
 from typing import final
 
-from benchmarks.measure import table
+from benchmarks.measure import NOT_YET, table
 from benchmarks.virtual_ranks_real import described as validations
 from benchmarks.virtual_ranks_rows import Row, Rows, cell_of
 from benchmarks.virtual_ranks_tasks import TASKS
@@ -20,7 +20,6 @@ from flodl.ranks.settings import DdpRunConfig, Policy
 from flodl.ranks.simulate import Cluster, Exchange, predict
 from flodl.train.policies.choice import FEW_WINDOWS
 
-NOT_YET = "not measured yet"
 ANCHOR = DdpRunConfig().anchor
 DDP, DEFAULT = "DDP", "cadence"
 OURS = ("cadence", "cadence, outer", "async", "async, outer")

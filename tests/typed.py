@@ -50,17 +50,17 @@ _PAGES: list[Callable[[], str]] = []
 
 
 def note(
-    words: Sequence[str] | str, folder: Path | str, env: Mapping[str, str], result: Result
+    words: Sequence[str] | str, folder: Path | str | None, env: Mapping[str, str], result: Result
 ) -> None:
     """Keep a command until the next test begins.
 
     Args:
         words: The arguments of Python, or the line of a shell.
-        folder: Where it was typed.
+        folder: Where it was typed; None if its files say nothing.
         env: Its variables; those that the test has set are shown.
         result: Asked only if the test fails; the exit code is None while it runs.
     """
-    _TYPED.append(_Typed(words, Path(folder), env, result))
+    _TYPED.append(_Typed(words, None if folder is None else Path(folder), env, result))
 
 
 def opened(page: Callable[[], str]) -> None:

@@ -1,15 +1,19 @@
-"""The states of the global random generators that a training step may use."""
+"""The states of the global random generators that a training step may use: kept and compared."""
 
 from __future__ import annotations
 
 import random
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flodl import log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def generator_states() -> dict[str, Any]:
@@ -77,3 +81,24 @@ def set_generator_states(states: dict[str, Any]) -> None:
         return
     for device, state in enumerate(states["cuda"]):
         torch.cuda.set_rng_state(state, device)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Restore the generators of torch, Python and NumPy at the end of the context."""
+    states = generator_states()
+    try:
+        yield
+    finally:
+        set_generator_states(states)
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two states of generators, or parts of them, are equal."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape == other.shape and torch.equal(one, other)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return one == other

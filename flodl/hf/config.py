@@ -281,10 +281,6 @@ class EncoderConfig:
             raise TypeError(f"{type(self).__name__} has no field {', '.join(unknown)} to set")
         return self._from_mapping(copy.deepcopy(self._data), type(self).__name__, fields)
 
-    def has_field(self, name: str) -> bool:
-        """Whether the family declares a field, or the file holds one, of this name."""
-        return name in self._specs or name in self._spellings or name in self._data
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EncoderConfig) or type(other) is not type(self):
             return NotImplemented

@@ -19,14 +19,12 @@ from flodl.graph.base import GraphBase
 from flodl.graph.selection import Spot, places, select
 from flodl.hf.build import build
 from flodl.hf.errors import ConfigError
-from flodl.hf.families import AutoConfig, EncoderConfig
+from flodl.hf.families import AutoConfig, EncoderConfig, family_of
 from flodl.hf.families.albert import AlbertEncoder
 from flodl.hf.families.modernbert import ModernBertLayers
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.layers.layout import IDS, KEYS, LAYOUT, MASK, Keys, Refs
-
-_WORDS = ("embeddings.word_embeddings", "embeddings.tok_embeddings")
-_DECODERS = ("decoder", "vocab_projector")
+from flodl.hf.model_call import word_table_of
 
 
 def extract(graph: Graph, path: str) -> Graph:
@@ -124,16 +122,18 @@ def resize_vocab(graph: Graph, size: int, *, seed: int = 0) -> None:
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(f"size={size!r}: a vocabulary has a whole number of words, at least 1")
-    words = _word_table(graph)
+    if graph.source_config is None:
+        raise ValueError("the graph has no word table: it is not a model of flodl.hf")
+    config = AutoConfig.from_json_str(graph.source_config)
+    words = word_table_of(graph, config)
     if words.padding_idx is not None and words.padding_idx >= size:
         raise ConfigError(
             f"a vocabulary of {size} has no row for the padding, whose id is {words.padding_idx}"
         )
-    config = _changed_config(graph, vocab_size=size)
-    spread = 0.02 if config is None else config.initializer_range
+    config, spread = config.replace(vocab_size=size), config.initializer_range
     generator = torch.Generator().manual_seed(seed)
     resized: dict[Tensor, nn.Parameter] = {}
-    for owner, name, parameter in list(_sized_by_words(graph, words)):
+    for owner, name, parameter in list(_sized_by_words(graph, config, words)):
         if parameter not in resized:
             values = _resized(parameter, size, spread if parameter.dim() > 1 else 0.0, generator)
             resized[parameter] = nn.Parameter(values, requires_grad=parameter.requires_grad)
@@ -250,29 +250,19 @@ def _encoder_module(graph: Graph) -> Any:
 # --- Words -----------------------------------------------------------------------------------
 
 
-def _word_table(graph: Graph) -> nn.Embedding:
-    for place in places(graph):
-        named = any(f".{place.path}".endswith(f".{words}") for words in _WORDS)
-        if named and isinstance(place.module, nn.Embedding):
-            return place.module
-    raise ValueError(
-        f"the graph has no word table: no nn.Embedding is called {' or '.join(_WORDS)}"
-    )
-
-
 def _sized_by_words(
-    graph: Graph, words: nn.Embedding
+    graph: Graph, config: EncoderConfig, words: nn.Embedding
 ) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
     """Every parameter with one row per word: its owner, its name there, the parameter."""
+    modules = dict(graph.named_modules())
     yield words, "weight", cast("nn.Parameter", words.weight)
-    for place in places(graph):
-        if place.key in _DECODERS and isinstance(place.module, nn.Linear):
-            for name, parameter in place.module.named_parameters(recurse=False):
-                yield place.module, name, parameter
-            parent = cast("nn.Module", place.parent)
-            bias = parent._parameters.get("bias")
-            if bias is not None:
-                yield parent, "bias", bias
+    for decoder in family_of(config).decoders:
+        # An output layer below a module of the head shares the bias of that module.
+        holder = decoder.rpartition(".")[0]
+        for owner, name in ((decoder, "weight"), (decoder, "bias"), (holder, "bias")):
+            parameter = modules[owner]._parameters.get(name) if owner in modules else None
+            if parameter is not None:
+                yield modules[owner], name, parameter
 
 
 def _resized(old: Tensor, size: int, spread: float, generator: torch.Generator) -> Tensor:

@@ -1,6 +1,20 @@
 """A training that was ended at the limit gives a bound, and a bound decides only on its side."""
 
-from benchmarks.shared_machine import OF_BEST, OURS, Taken, compared
+from argparse import Namespace
+
+import pytest
+
+from benchmarks.measure import NOT_YET
+from benchmarks.shared_machine import (
+    OF_BEST,
+    OURS,
+    WAYS,
+    Taken,
+    compared,
+    measured,
+    trainings_table,
+)
+from benchmarks.shared_machine_subject import DEFAULT
 from tests.rows import each_row
 
 LIMIT = 8.0
@@ -23,3 +37,17 @@ def rounds(*seconds):
 def test_a_limit_decides_only_what_it_bounds(ours, other, found):
     ways = {OURS: rounds(*ours), "passive": rounds(*other)}
     assert compared(ways, "passive", OF_BEST) == found
+
+
+def test_every_way_has_a_figure_or_says_that_it_was_not_measured():
+    times = {way: rounds(float(place)) for place, way in enumerate(WAYS, 1)}
+    measured_now = trainings_table({"digits": {"alone": times}})
+    assert all(f"| {place}.00 |" in measured_now for place in range(1, 1 + len(WAYS)))
+    del times[DEFAULT]
+    assert trainings_table({"digits": {"alone": times}}).count(NOT_YET) == 1
+
+
+@pytest.mark.slow
+def test_the_default_engine_trains():
+    options = Namespace(scale=0.02, limit=60.0)
+    assert measured("alone", DEFAULT, {}, "digits", options).ended

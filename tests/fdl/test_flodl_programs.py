@@ -95,6 +95,7 @@ def test_its_page_shows_the_presets(fdl):
     for preset in ("quick", "full-sweep", "solo-0", "solo-1", "validate", "report"):
         assert f"    {preset}" in page.out
     assert "Settings:" in fdl("ddp-bench", "quick", "--help").out
+    assert not (BENCH.parent / ".fdl").exists(), "nothing is kept where flodl is installed"
 
 
 @needs_bench

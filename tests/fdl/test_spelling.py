@@ -96,6 +96,27 @@ def test_true_is_a_flag_alone_only_where_the_program_declares_that(argv):
     assert argv(declared, "{report: true, pad: true}") == ["--pad", "true", "--report"]
 
 
+def test_another_option_of_the_program_turns_a_switch_off(argv):
+    declared = """
+        entry: python train.py
+        schema: {options: {grad: {type: bool, default: true}, no-grad: {type: bool}}}
+        commands:
+          p: {options: OPTIONS}
+        """
+    assert argv(declared, "{grad: false}") == ["--no-grad"]
+    assert argv(declared, "{no-grad: false}") == []
+
+
+def test_keys_and_values_of_a_mapping_are_words(argv):
+    declared = """
+        entry: python train.py
+        schema: {options: {sizes: {type: string, nargs: "*", mapping: words}}}
+        commands:
+          p: {options: OPTIONS}
+        """
+    assert argv(declared, "{sizes: {a: [1, 2], b: 3}}") == ["--sizes", "a", "1", "2", "b", "3"]
+
+
 def test_a_word_of_several_letters_is_read_letter_by_letter(project, fdl):
     project(
         {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyte
 
-from tests import fork_server
+from tests import fork_server, typed
 
 ROOT = Path(__file__).parents[2]
 LINES = 24
@@ -59,10 +59,11 @@ class Session:
         self._columns = columns
         termios.tcsetwinsize(slave, (LINES, columns))
         nowhere = os.open(os.devnull, os.O_WRONLY)
+        words, env = ("-c", _BEFORE + program), {**os.environ, **own}
         self._process = fork_server.on_terminal(
-            *("-c", _BEFORE + program),
+            *words,
             cwd=ROOT,
-            env={**os.environ, **own},
+            env=env,
             streams=[slave, slave if stdout else nowhere, slave, there],
             torch=torch,
             abrupt=True,
@@ -70,6 +71,7 @@ class Session:
         for stream in (slave, there, nowhere):
             os.close(stream)
         self.text = ""
+        typed.note(words, None, env, lambda: (self._process.poll(), "\n".join(self.screen())))
 
     def __enter__(self) -> Session:
         return self

@@ -51,13 +51,9 @@ function lookOf(index) {
   return { color: ink.get(`series-${index % FEW_COLORS}`), dash: DASHES[Math.floor(index / FEW_COLORS) % DASHES.length] };
 }
 
-/** A line of the text box: a colour, a name, a value. */
-function reading(color, name, value, dashed = false) {
-  return element("span", {}, swatch(color, dashed), element("i", { textContent: name }), value);
-}
-
-function fact(name, value) {
-  return element("span", {}, element("i", { textContent: name }), value);
+/** A line of the text box: a colour if it has one, a name, a value. */
+function fact(name, value, color = null, dashed = false) {
+  return element("span", {}, color && swatch(color, dashed), element("i", { textContent: name }), value);
 }
 
 function swatch(color, dashed = false) {

@@ -112,7 +112,7 @@ class LineChart extends Chart {
     const { axis } = this.focus;
     const where = axis.numbers ? `${axis.head} ${axis.label(at)}` : axis.say(at);
     const found = this.readings(at);
-    const lines = found.map(({ name, text, color, dash }) => reading(color, name, text, dash.length));
+    const lines = found.map(({ name, text, color, dash }) => fact(name, text, color, dash.length));
     const dots = found.filter(({ value }) => Number.isFinite(value) && (!this.logs || value > 0)).map(({ value, color }) => [py(value), color]);
     return { x: at, lines: [element("b", { textContent: where }), ...lines], spoken: [where, ...found.map(({ name, text }) => `${name} ${text}`)].join(", "), dots };
   }
@@ -292,7 +292,7 @@ class RunsChart extends LineChart {
     if (this.lines.length > 1) this.emphasize(context, line);
     if (line.run) this.page.highlight(line.run, this);
     const where = this.focus.axis.say(hit.x);
-    const lines = [element("b", { textContent: where }), reading(line.color, line.name, formatNumber(value))];
+    const lines = [element("b", { textContent: where }), fact(line.name, formatNumber(value), line.color)];
     if (line.low && line.high[index] > line.low[index]) lines.push(fact("range", `${formatNumber(line.low[index])} to ${formatNumber(line.high[index])}`));
     if (line.members) lines.push(fact("runs", String(line.members.length)));
     else for (const one of this.page.runs.differing.slice(0, 5)) lines.push(fact(one, formatSetting(line.run.config[one]?.[0])));
@@ -308,7 +308,7 @@ function groupLines(curves, groups, deviates) {
   return [...made].filter(([, members]) => members.length).map(([key, members]) => {
     const grid = gridOf(members);
     const [y, low, high] = [0, 0, 0].map(() => new Float64Array(grid.length).fill(NaN));
-    const rows = members.map((one) => resampled(one.x, one.y, grid));
+    const rows = members.map(({ x, y }) => grid.map((at) => (at < x[0] || at > x[x.length - 1] ? NaN : between(x, y, at))));
     for (let index = 0; index < grid.length; index++) {
       const found = rows.map((row) => row[index]).filter(Number.isFinite);
       if (!found.length) continue;
@@ -330,18 +330,6 @@ function gridOf(curves) {
   const first = Math.min(...curves.map((one) => one.x[0]));
   const last = Math.max(...curves.map((one) => one.x[one.x.length - 1]));
   return Float64Array.from({ length: GRID }, (_, index) => first + ((last - first) * index) / (GRID - 1));
-}
-
-/** The values of a curve at other positions; NaN outside its range. */
-function resampled(x, y, grid) {
-  const end = x.length - 1;
-  let index = 0;
-  return Float64Array.from(grid, (at) => {
-    if (at < x[0] || at > x[end]) return NaN;
-    while (index < end && x[index + 1] <= at) index++;
-    const part = index < end ? (at - x[index]) / (x[index + 1] - x[index] || 1) : 0;
-    return part ? y[index] + part * (y[index + 1] - y[index]) : y[index];
-  });
 }
 
 /** Which curves of a chart are shown: one button per curve. */

@@ -149,13 +149,13 @@ function announce(text) {
   place("announcer").textContent = text;
 }
 
-/** Run an action once in the next frame, however often it was asked for. */
-function soon(act) {
+/** Run an action once in the next frame, or at another moment, however often it was asked for. */
+function soon(act, later = requestAnimationFrame) {
   let asked = false;
   return () => {
     if (asked) return;
     asked = true;
-    requestAnimationFrame(() => {
+    later(() => {
       asked = false;
       act();
     });
@@ -246,11 +246,12 @@ class Ink {
 }
 
 const ink = new Ink();
-const FEW_COLORS = 8;
+const [FEW_COLORS, MOST_COLORS] = [8, 240];
 
-/** The colour of one of many things: a fixed palette for a few, hues by the golden angle for more. */
-function colorOf(index, many) {
-  if (!many) return ink.get(`series-${index % FEW_COLORS}`);
+/** The colour of one of many things: a fixed palette for a few, hues by the golden angle for more, which repeat. */
+function colorOf(number, many) {
+  if (!many) return ink.get(`series-${number % FEW_COLORS}`);
+  const index = number % MOST_COLORS;
   const light = (ink.dark ? 0.76 : 0.56) + (index % 3) * 0.05;
   return ink.get(`oklch(${light.toFixed(2)} 0.15 ${((index * 137.508) % 360).toFixed(1)})`);
 }

@@ -60,7 +60,7 @@ class RunPage extends Page {
     this.record = new RunRecord(this.#render);
     this.strip = new ProgressStrip(place("progress"), this.record);
     this.media = new MediaSection(media, live);
-    if (live) this.record.setDrawing(live.drawing);
+    if (live) this.record.set({ drawing: live.drawing });
     this.record.load(run);
     this.curves = new CurvesPanel(this);
     this.epochs = new EpochTable(this);

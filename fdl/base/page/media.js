@@ -13,19 +13,17 @@ const MOST_CONFUSIONS = 100;
 class MediaSection {
   #groups = new Map();
   #panels = new Map();
-  #live;
-  #asked = false;
-  #again = false;
+  /** Ask the server what there is, once for all news of a second. */
+  refresh = soon(() => this.#load(), (act) => window.setTimeout(act, 1000));
   #test = () => true;
 
   /** `media` is what the page holds; a live page loads it from its server. */
   constructor(media, live) {
-    this.#live = live;
     this.visible = new IntersectionObserver((seen) => {
       for (const { target, isIntersecting } of seen) target.panel.seen(isIntersecting);
     }, { rootMargin: "300px" });
     this.#offer(media?.entries || [], media?.left_out);
-    if (live) this.refresh();
+    if (live) this.#load();
   }
 
   get panels() {
@@ -37,23 +35,12 @@ class MediaSection {
     for (const panel of this.panels) if (panel.plot) panel.show(panel.index);
   }
 
-  /** Ask the server what there is; news during a request make one more. */
-  async refresh() {
-    if (this.#asked) {
-      this.#again = true;
-      return;
-    }
-    this.#asked = true;
+  async #load() {
     try {
       this.#offer((await ask("api/media")).entries);
     } catch {
       // The line is broken; the next connection asks anew.
     }
-    window.setTimeout(() => {
-      this.#asked = false;
-      if (this.#again) this.refresh();
-      this.#again = false;
-    }, 1000);
   }
 
   #offer(entries, left = null) {

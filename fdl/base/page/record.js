@@ -77,14 +77,9 @@ class RunRecord {
     this.#changed();
   }
 
-  setLedger(ledger) {
-    this.ledger = ledger;
-    this.#changed();
-  }
-
-  setDrawing(version) {
-    if (version === this.drawing) return;
-    this.drawing = version;
+  /** Take what has one value at a time: the ledger, the version of the drawing. */
+  set(values) {
+    Object.assign(this, values);
     this.#changed();
   }
 
@@ -302,6 +297,6 @@ function between(xs, ys, x) {
   if (index < 0) return 0;
   const [a, b] = xs[index] <= x ? [index, index + 1] : [index - 1, index];
   if (a < 0) return xs.length > 1 ? Math.max(0, ys[0] - ((ys[1] - ys[0]) * (xs[0] - x)) / (xs[1] - xs[0])) : ys[0];
-  if (b >= xs.length || xs[b] === xs[a]) return ys[a];
+  if (b >= xs.length || xs[b] === xs[a] || x === xs[a]) return ys[a];
   return ys[a] + ((ys[b] - ys[a]) * (x - xs[a])) / (xs[b] - xs[a]);
 }

@@ -157,7 +157,7 @@ class ParallelPanel extends Chart {
     const { run, line } = hit;
     this.emphasize(context, line);
     const values = this.#axes.map(({ column }) => [column.label, shownCell(column, run)]);
-    const lines = [reading(line.color, run.title, ""), ...values.map(([name, value]) => fact(name, value))];
+    const lines = [fact(run.title, "", line.color), ...values.map(([name, value]) => fact(name, value))];
     return { x: hit.x, dots: [], lines, spoken: `${run.title}: ${values.map((one) => one.join(" ")).join(", ")}` };
   }
 }
@@ -247,7 +247,7 @@ class ScatterPanel extends Chart {
     this.emphasize(context, line);
     const { runs } = this.page;
     const columns = [...new Set([...this.columns, ...runs.differing.slice(0, 4).map((name) => runs.column(`config.${name}`))])];
-    const lines = [reading(line.color, run.title, ""), ...columns.map((column) => fact(column.label, shownCell(column, run)))];
+    const lines = [fact(run.title, "", line.color), ...columns.map((column) => fact(column.label, shownCell(column, run)))];
     return { x: hit.x, lines, dots: [], spoken: `${run.title}: ${this.columns.map((column) => `${column.label} ${shownCell(column, run)}`).join(", ")}` };
   }
 }
@@ -279,8 +279,9 @@ function paintBy(key, runs) {
   if (!column) return (run) => runs.color(run);
   const { at } = valueScale(column, runs.visible);
   return (run) => {
-    const part = at(column.value(run));
-    if (part === null) return ink.get("line");
+    const place = at(column.value(run));
+    if (place === null) return ink.get("line");
+    const part = Math.round(place * MOST_COLORS) / MOST_COLORS; // asking the browser for a colour takes long
     const light = ink.dark ? 0.55 + 0.33 * part : 0.72 - 0.34 * part;
     return ink.get(`oklch(${light.toFixed(3)} 0.15 ${(265 - 220 * part).toFixed(1)})`);
   };

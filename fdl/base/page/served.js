@@ -36,9 +36,9 @@ class LiveFeed {
       steps: ({ series, clock }) => record.addSteps(series, clock),
       progress: (progress) => record.setProgress(progress),
       media: () => page.media.refresh(),
-      ledger: (ledger) => record.setLedger(ledger),
+      ledger: (ledger) => record.set({ ledger }),
       acts: (state) => page.acts?.show(state),
-      drawing: ({ version }) => record.setDrawing(version),
+      drawing: ({ version }) => record.set({ drawing: version }),
       complete: (summary) => {
         source.close();
         page.connect(null);

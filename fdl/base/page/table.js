@@ -182,8 +182,9 @@ function valuesOf(part, name, runs, page) {
     const act = () => page.choices.set({ filter: `${quotedName(name)} = ${quotedValue(value)}` });
     const canFilter = part === "config" && value !== DASH && page.content.served;
     const chip = canFilter ? button(value, act, { className: "chip", title: `Show only these ${counted(members.length, "run")}` }) : element("span", { className: "chip", textContent: value });
-    const named = members.map((run) => Object.assign(dot(page.runs.color(run)), { title: run.title }));
-    const who = runs.length <= RUNS_NAMED ? element("span", { role: "img", "aria-label": members.map((run) => run.title).join(", ") }, ...named) : element("span", { className: "count", textContent: `×${members.length}` });
+    const named = (run) => Object.assign(dot(page.runs.color(run)), { title: run.title });
+    const dots = () => element("span", { role: "img", "aria-label": members.map((run) => run.title).join(", ") }, ...members.map(named));
+    const who = runs.length <= RUNS_NAMED ? dots() : element("span", { className: "count", textContent: `×${members.length}` });
     const origins = [...new Set(members.map((run) => part === "config" && run.config[name]?.[1]))].filter(Boolean);
     const where = `${origins.slice(0, 2).join(", ")}${origins.length > 2 ? ` +${origins.length - 2}` : ""}`;
     return element("div", { className: "value-of" }, chip, who, element("span", { className: "origin", textContent: where, title: origins.join("\n") }));

@@ -26,7 +26,7 @@ from torch.distributed.elastic.multiprocessing import (
 from fdl.base.signals import handled
 from flodl import log
 from flodl.ranks.elastic.meeting_place import MeetingPlace, lighthouse
-from flodl.ranks.launch.launcher import JOIN_VARIABLE, any_begun
+from flodl.ranks.launch.launcher import JOIN_VARIABLE, LAUNCHED_VARIABLE, any_begun
 from flodl.ranks.launch.start_ranks import (
     MONITOR_SECONDS,
     SIGNALS,
@@ -102,7 +102,7 @@ def _environment(
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": run_id,
+        LAUNCHED_VARIABLE: run_id,
     }
 
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self, final
 
+from flodl.ranks.launch.launcher import LAUNCHED_VARIABLE
+
 JOB_VARIABLE = "SLURM_JOB_ID"
 """Set in every process of a SLURM job."""
 
@@ -18,7 +20,7 @@ _NOTICE = getattr(signal, "SIGUSR1", None)
 """Sent by a batch system some time before a job reaches its time limit or is preempted."""
 
 _SAME_WITHIN_S = 1.0
-"""Some batch systems signal every process, and launchers pass the signal on once more."""
+"""Batch systems and ``timeout`` signal every process, and launchers pass the signal on."""
 
 
 @contextmanager
@@ -92,8 +94,9 @@ class InterruptRequest:
     it nowhere else. Two settings stay as they are: a SIGINT that was ignored when the job started,
     and a SIGTERM handler of the program. The former handlers come back when the context ends.
 
-    In a SLURM job, SIGUSR1 is a request as well, unless the program handles or ignores it. Signals
-    within a second of the first one then count as the same request, and SIGUSR1 never acts at once.
+    In a SLURM job, SIGUSR1 is a request as well, unless the program handles or ignores it, and it
+    never acts at once. There and in a rank that a launcher has started, signals within a second of
+    the first one count as the same request.
 
     Args:
         wake: Called from the handler, so that a loop that checks only now and then checks soon.
@@ -104,6 +107,7 @@ class InterruptRequest:
         self._signal: signal.Signals | None = None
         self._asked_at = 0.0
         self._in_job = JOB_VARIABLE in os.environ
+        self._several = self._in_job or LAUNCHED_VARIABLE in os.environ
         self._former: dict[signal.Signals, Any] = {}
 
     @property
@@ -168,7 +172,7 @@ class InterruptRequest:
             if self._wake is not None:
                 self._wake()
             return
-        same = self._in_job and time.monotonic() - self._asked_at < _SAME_WITHIN_S
+        same = self._several and time.monotonic() - self._asked_at < _SAME_WITHIN_S
         if number == _NOTICE or same:
             return
         former = self._former[signal.Signals(number)]

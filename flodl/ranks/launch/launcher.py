@@ -18,6 +18,9 @@ from flodl.errors import DistributedError
 
 _DEFAULT_PORT = 29500
 
+LAUNCHED_VARIABLE = "TORCHELASTIC_RUN_ID"
+"""Set in the ranks of torchrun, and in those that a program starts itself."""
+
 JOIN_VARIABLE = "FLODL_JOIN"
 """Address of a training that this process joins: ``http://HOST:PORT/#TOKEN``."""
 
@@ -157,7 +160,7 @@ def _torchrun(given: _Variables) -> Launched:
         )
     # Without LOCAL_WORLD_SIZE, LOCAL_RANK cannot contradict it.
     local_count = local_world if "LOCAL_WORLD_SIZE" in given.environ else world
-    name = given.environ.get("TORCHELASTIC_RUN_ID", "")
+    name = given.environ.get(LAUNCHED_VARIABLE, "")
     alone = world == 1
     restart = given.number("TORCHELASTIC_RESTART_COUNT", 0)
     return Launched(

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import final
 
 from flodl import log
+from flodl.ranks.launch.launcher import LAUNCHED_VARIABLE
 
 FDL_VARIABLE = "FDL_PID"
 """Process id of the ``fdl`` that started torchrun."""
@@ -42,7 +43,7 @@ def end_with_launcher(environ: Mapping[str, str]) -> None:
         environ: Environment variables of this process.
     """
     global _watched
-    if _watched or os.name != "posix" or "TORCHELASTIC_RUN_ID" not in environ:
+    if _watched or os.name != "posix" or LAUNCHED_VARIABLE not in environ:
         return
     _watched = True
     watch = _Watch(environ)

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, NoReturn, final
 
 from flodl.ranks.launch.interrupt import InterruptRequest
-from flodl.ranks.launch.launcher import detect
+from flodl.ranks.launch.launcher import LAUNCHED_VARIABLE, detect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -96,8 +96,6 @@ class StopRequests:
         self.interrupt.stop(message, by)
 
 
-_ELASTIC = "TORCHELASTIC_RUN_ID"
-"""Set in the ranks of torchrun, and in those that a program starts itself."""
 _PATIENCE = 10.0
 
 
@@ -135,7 +133,7 @@ def end_launcher(group: Group, interrupt: InterruptRequest) -> None:
     """
     group.barrier()
     launched = detect(os.environ)
-    if launched is None or _ELASTIC not in os.environ:
+    if launched is None or LAUNCHED_VARIABLE not in os.environ:
         return
     if group.leads or launched.local_rank == 0:
         os.kill(os.getppid(), signal.SIGINT)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor
 
-from flodl.checkpoint.generators import generator_states, set_generator_states
+from flodl.checkpoint.generators import generators_kept
 from flodl.errors import CheckpointError
 from flodl.ranks.averaging.buffers import broadcast_state
 from flodl.ranks.planning.schedule import Joined, ScheduleConfig, ScheduleState
@@ -212,9 +212,8 @@ def _begin_joined(
     group.begin(state)
     file = group.meet()
     assert file is not None  # noqa: S101 - a rank without a state waits for one
-    random = generator_states()
-    start = resume(replace(plan, resume=file, run_dir=None), parts, before_epoch)
-    set_generator_states(random)
+    with generators_kept():
+        start = resume(replace(plan, resume=file, run_dir=None), parts, before_epoch)
     form, shared = start.extra[ELASTIC], start.state.distributed
     return RankStart(
         start=replace(start, generators=None, source=None),

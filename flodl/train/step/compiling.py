@@ -12,10 +12,10 @@ from torch import Tensor
 
 from fdl.base.cache_folder import cache_folder
 from flodl import log
+from flodl.checkpoint.generators import generators_kept
 from flodl.data import Batch
 from flodl.train.metrics import RecordedValues, collecting, record_scalar, recording_into
 from flodl.train.step.forward import forward_function
-from flodl.train.step.random_state import generators_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable

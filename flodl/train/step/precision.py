@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from flodl import log
-from flodl.checkpoint.generators import generator_states, set_generator_states
+from flodl.checkpoint.generators import generators_kept
 from flodl.checkpoint.sharded import become, is_sharded
 from flodl.nn.amp import GradScaler
 from flodl.nn.clip import limited_norm
@@ -183,15 +183,14 @@ class FirstBatch:
     def _loss(self, model: nn.Module, batch: Any, dtype: torch.dtype | None) -> float:
         device = next((p.device for p in model.parameters()), torch.device("cpu")).type
         buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-        states = generator_states()
         try:
             twin = copy.deepcopy(model).eval()
             with (
+                generators_kept(),
                 recording_into(RecordedValues()),
                 torch.autocast(device, dtype or torch.bfloat16, enabled=dtype is not None),
             ):
                 return float(self._plan.train_fn(twin, copy.deepcopy(batch)).detach())
         finally:
-            set_generator_states(states)
             for buffer, before in buffers:  # train_fn may use a model that it knows by name
                 become(buffer, before)

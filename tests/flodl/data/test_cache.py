@@ -156,6 +156,7 @@ def test_samples_of_several_dimensions_are_kept_batch_by_batch() -> None:
     store.keep(torch.tensor([2, 0]), [images[[2, 0]]])
     store.keep(torch.tensor([1]), [images[[1]]])
     assert torch.equal(store.gather(torch.tensor([1, 2]))[0], images[[1, 2]])
+    assert len(store) == 3
     kept = store.whole()
     assert kept is not None
     assert torch.equal(kept[0], images)
@@ -175,6 +176,7 @@ def test_the_budget_is_asked_for_when_the_first_sample_is_there() -> None:
     assert asked == [1]
     assert store.lacks(torch.arange(4)).tolist() == [True, False, True, False]
     assert store.gather(torch.tensor([1, 3]))[0].tolist() == [10, 30]
+    assert len(store) == 2
     assert store.whole() is None
 
 

@@ -15,6 +15,7 @@ from benchmarks.measure import median_ratio
 from benchmarks.unequal_ranks import (
     EPOCH,
     EQUAL,
+    OTHERS,
     THREE,
     TWO,
     Steady,
@@ -28,6 +29,7 @@ from benchmarks.unequal_ranks import (
     steady,
     whole_training,
 )
+from benchmarks.virtual_ranks_real import CLOSE, PAIRS, Pair, described, validated
 from flodl.ranks.launch.start_ranks import launch_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -116,6 +118,22 @@ def test_unequal_ranks_train_faster_than_with_torch() -> None:
     assert found["torch-ddp"] <= 20.0
     assert found["cadence"] / found["torch-ddp"] >= 1.65
     assert found["async"] / found["torch-ddp"] >= 1.65
+
+
+def test_ways_of_others_train_what_their_ranks_can_at_most() -> None:
+    ms = (4.0, 10.0)
+    for found in in_ranks(2, compare, ms, tuple(OTHERS), 3, 1):
+        for way, most in {"sync, cut by speed": ideal(ms), "the fast rank alone": 250.0}.items():
+            assert 0 < found[way] <= 1.01 * most
+        for way in ("torch-ddp", "PostLocalSGD, every 4", "PostLocalSGD, every 16"):
+            assert 0 < found[way] <= 1.01 * 200.0
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_times_of_virtual_ranks_are_those_of_real_ones(pair: Pair) -> None:
+    (row,) = validated(pairs=[pair])
+    assert row["measured_ms"] == pytest.approx(row["predicted_ms"], rel=CLOSE)
+    assert row["validates"] in described([{**row, "date": ""}])
 
 
 @pytest.mark.case("distributed", 42)

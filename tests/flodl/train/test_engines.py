@@ -10,14 +10,13 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from flodl.checkpoint.generators import generator_states
+from flodl.checkpoint.generators import generator_states, same
 from flodl.data import Batch
 from flodl.errors import DivergedError
 from flodl.train.metrics import ScalarLog, record_scalar, recording_into
 from flodl.train.step import AutoEngine, AutoPolicy, EagerEngine, StepSettings, make_engine
 from flodl.train.step.losses import loss_log
 from flodl.train.step.onednn import inexact, routed, routed_product
-from flodl.train.step.random_state import same
 from flodl.train.step.tuned import TunedEngine
 from flodl.train.step.tuning import Tuning
 from tests.flodl.train.compiling import compile_with

@@ -20,7 +20,7 @@ import torch
 from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file
 from flodl.ranks.launch import interrupt
 from flodl.ranks.launch.interrupt import InterruptRequest
-from flodl.train import shutdown
+from flodl.train.observers import reporting
 from tests import fork_server
 
 from .programs import network, training
@@ -375,8 +375,8 @@ def test_ctrl_c_does_not_end_a_function_at_exit(monkeypatch: pytest.MonkeyPatch)
     before, work = signal.getsignal(signal.SIGINT), _Interrupted()
     ledger = SimpleNamespace(lap=work.interrupted, seconds=dict)
     monitor = SimpleNamespace(amend_ledger=work.interrupted)
-    monkeypatch.setattr(shutdown, "_ended", (os.getpid(), ledger, monitor))
-    shutdown._book()
+    monkeypatch.setattr(reporting, "_ended", (os.getpid(), ledger, monitor))
+    reporting._book_shutdown()
     assert work.done == ["all"] * 2
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -401,6 +401,24 @@ def test_the_notice_of_a_batch_system_saves_at_the_next_step_and_exits_138(
     assert (facts["epoch"], facts["step"]) == ("2", "2")
     record = json.loads((run / "run.json").read_text())
     assert (record["state"], record["job"]) == ("interrupted", "slurm-7")
+
+
+@posix_only
+def test_what_a_launcher_passes_on_once_more_costs_no_checkpoint(
+    start: Start, tmp_path: Path, step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
+    child = start(call=8)
+    # torch's launcher sends SIGTERM as well, if a second SIGINT reaches it.
+    child.send_signal(signal.SIGINT)
+    child.send_signal(signal.SIGTERM)
+    go_on(step)
+    _, said = child.communicate(timeout=60)
+
+    (run,) = tmp_path.iterdir()
+    assert (child.returncode, said.partition(":")[0]) == (130, "interrupted")
+    facts = checkpoint_metadata(run / "last.fdl")
+    assert (facts["epoch"], facts["step"]) == ("2", "2")
 
 
 @posix_only

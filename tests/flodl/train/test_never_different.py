@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flodl.checkpoint.generators import generator_states
+from flodl.checkpoint.generators import generator_states, same
 from flodl.train.step import (
     AutoEngine,
     AutoPolicy,
@@ -26,7 +26,6 @@ from flodl.train.step import (
 )
 from flodl.train.step.capturing import captures_on
 from flodl.train.step.losses import loss_log
-from flodl.train.step.random_state import same
 from flodl.train.step.tuning import Tuning
 from tests.flodl.train.twelve_programs import PROGRAMS, Program, batches, moco
 

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from flodl import log
-from flodl.checkpoint.generators import generator_states
+from flodl.checkpoint.generators import generator_states, same
 from flodl.data import Batch
 from flodl.train.step.purity import doubt
-from flodl.train.step.random_state import same
 from tests.flodl.train.simulated_gpu import Model, SimulatedGpu, decide, engine_on
 from tests.rows import each_row
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Self, final
 
-from flodl.checkpoint.generators import generator_states, set_generator_states
+from flodl.checkpoint.generators import generators_kept
 from flodl.train.callbacks import Rewind
 
 if TYPE_CHECKING:
@@ -331,6 +331,5 @@ def rewind_of(
 
 def tell_callbacks(hooks: Hooks, run: TrainingRun, rewind: Rewind) -> None:
     """Call ``on_rewind``; random numbers that a callback draws do not change the next steps."""
-    states = generator_states()
-    hooks.call("on_rewind", run, rewind)
-    set_generator_states(states)
+    with generators_kept():
+        hooks.call("on_rewind", run, rewind)
