@@ -317,9 +317,9 @@ class _Search:
             pairs, columns, spans.null_scores.tolist(), strict=True
         ):
             found = [Answer("", *answer) for answer in zip(*fields, strict=True)]
-            context = contexts[pair]
+            passage = contexts[pair]
             answers = [
-                one._replace(text=context[one.start_char : one.end_char])
+                one._replace(text=passage[one.start_char : one.end_char])
                 for one in found
                 if one.score >= 0
             ]
