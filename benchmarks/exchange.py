@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import command_line, middle, page, publish, read_options, spread, table
 from flodl import Batch, Callback, TensorDataSet, Trainer
+from flodl.ranks.averaging import backends
 from flodl.train.callbacks import TrainingRun
 from tests.flodl.distributed.network import CABLE, Host, two_hosts
 
@@ -96,6 +97,7 @@ class Beginning(Callback):
 def train_rank(options: dict[str, Any]) -> None:
     """Train on this rank, one of two; rank 0 prints its figures."""
     torch.set_num_threads(1)
+    backends._WORTH_SHARING = sys.maxsize  # hosts share no memory, and these two would
     beginning = Beginning()
     handle = (
         Trainer.builder(
