@@ -170,7 +170,7 @@ PROJECT = {"train", "test", "build", "bench", "check", "clean", "lint", "quick"}
 """Commands of the projects that pages and errors speak of."""
 
 ELSEWHERE = {
-    # A command of the project in benchmarks/runners, and one that the page shows the error of.
+    # Of the project in benchmarks/runners; the page shows that fdl has no `push`.
     "docs/benchmarks/side_by_side.md": {"evaluate", "push"},
     "docs/benchmarks/startup.md": {"hello"},
     "docs/guide/manifest.md": {"tets"},  # the page shows the error

@@ -37,6 +37,7 @@ LONG = [  # they start processes, or measure for seconds
     "hf_memory",
     "hf_finetune",
     "kills",
+    "plan_memory",
     "policy_accuracy",
     "run_diff",
     "setup_mode",
