@@ -15,6 +15,8 @@ from jupyter_core.utils import run_sync
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from tests import typed
+
 
 @dataclass
 class Shown:
@@ -72,6 +74,7 @@ class Notebook:
         """
         cell = nbformat.v4.new_code_cell(source)
         self.client.nb.cells.append(cell)
+        typed.note(source, self.folder, os.environ, lambda: _ended(cell))
         self.client.kc.allow_stdin = person
         try:
             self.client.execute_cell(cell, len(self.client.nb.cells) - 1)
@@ -80,6 +83,12 @@ class Notebook:
         finally:
             self.client.kc.allow_stdin = False
         return _shown(cell)
+
+
+def _ended(cell: Any) -> tuple[int, str]:
+    """As a command would have ended: with 1 after an error, whose text comes last."""
+    shown = _shown(cell)
+    return int(shown.error is not None), "\n".join([shown.out, *(shown.error or ())])
 
 
 def _shown(cell: Any) -> Shown:
