@@ -124,11 +124,8 @@ def mistakes(code: str, own: Set[str]) -> Iterator[str]:
         name = flag.partition("=")[0]
         if name.startswith("--") and name not in known_globals():
             yield f"{name} is not a global flag"
-        if (
-            ((name in SPELLINGS and SPELLINGS[name].needs) or name == "-j")
-            and "=" not in flag
-            and words
-        ):
+        takes_value = name == "-j" or (name in SPELLINGS and SPELLINGS[name].needs)
+        if takes_value and "=" not in flag and words:
             words.pop(0)
         if name in ("--help", "-h"):
             return  # the word behind it names a group of options
