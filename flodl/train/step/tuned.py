@@ -41,6 +41,12 @@ T = TypeVar("T")
 _FORWARD, _BACKWARD, _OPTIMIZER = Account.FORWARD, Account.BACKWARD, Account.OPTIMIZER
 
 
+class _Told(list[Tensor]):
+    """The losses of the pieces of a batch."""
+
+    add = list.append
+
+
 class TunedEngine(StepEngine):
     """Forward, backward and update, each computed as :attr:`tuning` says.
 
@@ -155,11 +161,12 @@ class TunedEngine(StepEngine):
         if self.tuning.captured and parts == 1 and closes and self._by_graph(batch, losses):
             return
         limit = self._thread_limit
+        carry_out = self._carry_out if self.settings.micro_batch is None else self._in_pieces
         if limit is None:
-            self._carry_out(batch, losses, parts, closes)
+            carry_out(batch, losses, parts, closes)
             return
         with limit:
-            self._carry_out(batch, losses, parts, closes)
+            carry_out(batch, losses, parts, closes)
         if limit.overruled:
             self.use(replace(self.tuning, threads=0))
 
@@ -196,23 +203,22 @@ class TunedEngine(StepEngine):
         self._inside(loss.backward)
         return loss.detach()
 
-    def _carry_out(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
-        most = self.settings.micro_batch
-        if most is None:
-            self._add_gradients(batch, losses.add, parts)
-        else:
-            found: list[Tensor] = []
-            for piece, share in pieces(batch, most):
-                self._add_gradients(piece, found.append, parts / share)
-                found[-1] = found[-1] * share
-            losses.add(torch.stack(found).sum())
+    def _in_pieces(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
+        """Train on a batch in pieces that fit the memory, as if it were one."""
+        told = _Told()
+        shares = []
+        for piece, share in pieces(batch, self.settings.micro_batch):
+            shares.append(share)
+            self._carry_out(piece, told, parts / share, closes=False)
+        losses.add(
+            torch.stack([loss * part for loss, part in zip(told, shares, strict=True)]).sum()
+        )
         if closes:
             self.follow()
             if self._lap is not None:
                 self._lap(_OPTIMIZER)
 
-    def _add_gradients(self, batch: Any, tell: Callable[[Tensor], object], parts: float) -> None:
-        """Run forward and backward for one of so many parts of a step; tell its loss."""
+    def _carry_out(self, batch: Any, losses: LossLog | _Told, parts: float, closes: bool) -> None:
         lap = self._lap
         if self._looked:
             loss = self._inside(self._forward, self.model, batch)
@@ -222,7 +228,7 @@ class TunedEngine(StepEngine):
             loss = without_backward(forward, self.optimizer)(self.model, batch)
         if not (isinstance(loss, Tensor) and loss.dim() == 0 and loss.requires_grad):
             loss = scalar_loss(loss)
-        tell(loss.detach())
+        losses.add(loss.detach())
         if lap is not None:
             lap(_FORWARD)
         if parts != 1:
@@ -232,6 +238,10 @@ class TunedEngine(StepEngine):
         self._inside(loss.backward)
         if lap is not None:
             lap(_BACKWARD)
+        if closes:
+            self.follow()
+            if lap is not None:
+                lap(_OPTIMIZER)
 
     def watch_gradients(self, watch: GradientWatch) -> None:
         """Show the gradients of each step."""
