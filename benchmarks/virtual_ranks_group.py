@@ -167,6 +167,10 @@ class VirtualGroup(Group):
         """Begin a sum over the ranks."""
         return self._bring(tensor, _take_maximum if maximum else _add)
 
+    def swap_rows_later(self, given: Tensor, taken: Tensor) -> Pending:
+        """Begin to send each rank its row."""
+        return self._bring((given, taken), _swap)
+
     def barrier(self) -> None:
         """Wait until every rank has called this."""
         self.gather([])
@@ -184,6 +188,13 @@ class VirtualGroup(Group):
 def _copy_first(tensors: list[Tensor]) -> None:
     for tensor in tensors[1:]:
         tensor.copy_(tensors[0])
+
+
+@torch.no_grad()
+def _swap(ranks: list[tuple[Tensor, Tensor]]) -> None:
+    for rank, (_, taken) in enumerate(ranks):
+        for other, (given, _) in enumerate(ranks):
+            taken[other].copy_(given[rank])
 
 
 @torch.no_grad()

@@ -214,6 +214,7 @@ from .ranks.settings import (
     Backend as Backend,
     DdpConfig as DdpConfig,
     DdpRunConfig as DdpRunConfig,
+    ExchangeFormat as ExchangeFormat,
     Policy as Policy,
 )
 from .rng import (

@@ -129,6 +129,14 @@ class Ddp(Section):
     elastic: bool | None = None
     """Let ranks come and go while the others train on; needs `flodl[elastic]` and `cadence`. What a
     lost rank has trained since the last average is trained again by the others."""
+    exchange: Literal["float32", "bf16", "int8"] | None = None
+    """Send gradients, or changes of weights, as `float32`, `bf16` or `int8` (default: float32).
+    `bf16` sends half of the bytes and rounds them; `int8` sends a quarter. Its rounding errors are
+    added to the next exchange. Buffers and the state of optimizers are not rounded."""
+    micro_batch: AutoOrCount | None = None
+    """Compute a batch in pieces of so many samples (default: the whole batch, or `auto`). The step
+    stays the same. With `auto`, each rank takes what fits into its memory, as `fdl plan --try`
+    measures it."""
 
     @field_validator("policy", "backend")
     @classmethod

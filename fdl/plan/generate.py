@@ -30,7 +30,7 @@ _FIELD_NAMES = {
         "divergence_threshold", "no_divergence_guard", "max_batch_diff", "max_overshoot",
         "max_grad_norm", "snapshot_timeout", "checkpoint_every", "progressive", "speed_hint",
         "partition_ratios", "lr_scale_ratio", "timeline", "ranks", "nodes", "rdzv", "max_restarts",
-        "simulate_ms", "min_ranks", "elastic",
+        "simulate_ms", "min_ranks", "elastic", "exchange", "micro_batch",
     ),
     "training": ("epochs", "batch_size", "batches_per_epoch", "lr", "seed", "engine"),
     "output": ("dir", "monitor", "timeline"),

@@ -14,8 +14,7 @@ from flodl.data.loader import (
     LoaderState as LoaderState,
 )
 from flodl.data.memmap import MemmapDataSet as MemmapDataSet
-from flodl.data.mnist import Mnist as Mnist
-from flodl.data.packaged import digits as digits
+from flodl.data.mnist import Mnist as Mnist, digits as digits
 from flodl.data.sampler import (
     RandomSampler as RandomSampler,
     Sampler as Sampler,

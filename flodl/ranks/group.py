@@ -134,6 +134,15 @@ class Group(ABC):
         """Begin an :meth:`all_reduce_`; do not touch the tensor until it is done."""
 
     @abstractmethod
+    def swap_rows_later(self, given: Tensor, taken: Tensor) -> Pending:
+        """Begin to send each rank one row of a tensor, and to take one row from each.
+
+        Args:
+            given: A contiguous row for each rank; do not touch it until the exchange is done.
+            taken: Takes the rows of the ranks; of the same size.
+        """
+
+    @abstractmethod
     def barrier(self) -> None:
         """Wait until every rank has called this."""
 
@@ -199,6 +208,10 @@ class LocalGroup(Group):
     def all_reduce_later(self, tensor: Tensor, *, maximum: bool = False) -> Pending:  # noqa: ARG002
         """Return the tensor as a finished exchange."""
         return Done(tensor)
+
+    def swap_rows_later(self, given: Tensor, taken: Tensor) -> Pending:
+        """Copy the only row."""
+        return Done(taken.copy_(given))
 
     def barrier(self) -> None:
         """Return at once."""
@@ -321,6 +334,13 @@ class ProcessGroups(Group):
         with _with_others():
             work = dist.all_reduce(tensor, op=_operation(maximum), group=group, async_op=True)
         return _Work(work, lambda: tensor)
+
+    def swap_rows_later(self, given: Tensor, taken: Tensor) -> Pending:
+        """Begin to send each rank its row."""
+        group = self._group_of(given)
+        with _with_others():
+            work = dist.all_to_all_single(taken, given, group=group, async_op=True)
+        return _Work(work, lambda: taken)
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""

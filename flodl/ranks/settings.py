@@ -51,6 +51,17 @@ class Backend(StrEnum):
     """Through a copy in host memory and Gloo; if a rank is late, the average can be skipped."""
 
 
+class ExchangeFormat(StrEnum):
+    """How the values are written that the ranks exchange."""
+
+    FLOAT32 = "float32"
+    """As they are: 4 bytes per value."""
+    BF16 = "bf16"
+    """Rounded to bfloat16: 2 bytes per value."""
+    INT8 = "int8"
+    """Rounded to 255 steps per 256 values: 1 byte per value. The next exchange adds the error."""
+
+
 MODES = tuple(f"{b}-{p}" for b in Backend for p in Policy if p is not Policy.AUTO)
 """Backend and policy in one word."""
 
@@ -64,6 +75,19 @@ def _checked_hint(hint: tuple[int, float]) -> tuple[int, float]:
     if rank < 0 or not ratio > 0:
         raise UnfitError("it is (rank, ratio) with a ratio above 0")
     return int(rank), ratio if ratio >= 1 else 1 / ratio
+
+
+MICRO_AUTO = "auto"
+"""Each rank finds out how many samples it can compute at once."""
+
+
+@final
+class WholeOrAuto(Whole):
+    """A whole number of at least 1, or ``auto``."""
+
+    def __call__(self, value: Any) -> Any:
+        """Check a value."""
+        return value if value == MICRO_AUTO else Whole()(value)
 
 
 def _overhead(part: float) -> float:
@@ -92,6 +116,18 @@ class DdpRunConfig(Settings):
         Backend.NCCL, OneOf(Backend), takes="backend", kind="Backend | str", key="backend"
     )
     """Average with ``nccl`` on the GPUs, or with ``cpu`` through main memory."""
+    exchange: ExchangeFormat = setting(
+        ExchangeFormat.FLOAT32,
+        OneOf(ExchangeFormat),
+        takes="format",
+        kind="ExchangeFormat | str",
+        key="exchange",
+    )
+    """Send gradients, or changes of weights, as ``float32``, ``bf16`` or ``int8``.
+
+    ``bf16`` sends half of the bytes and rounds them; ``int8`` sends a quarter. Its rounding errors
+    are added to the next exchange. Buffers and the state of optimizers are not rounded.
+    """
     anchor: int = setting(10, Whole(), takes="batches", key="anchor", auto=True)
     """Batches of the slowest rank between two averages, at first."""
     min_anchor: int | None = setting(None, Whole(), takes="batches", usual="the anchor")
@@ -158,6 +194,14 @@ class DdpRunConfig(Settings):
     """What counts as ranks in the formula of ``lr_scale_ratio``.
 
     ``count`` is their number, ``effective`` is ``(Σc)² / Σc²`` of their batches per window.
+    """
+    micro_batch: int | str | None = setting(
+        None, WholeOrAuto(), takes="samples", key="micro_batch", auto=True, usual="the whole batch"
+    )
+    """Compute a batch in pieces of so many samples.
+
+    The step stays the same. With ``auto``, each rank takes what fits into its memory, as ``fdl plan
+    --try`` measures it.
     """
     average_optimizer_state: bool = switch()
     """Average the floating-point state of the optimizers, too; step counters take the maximum."""
@@ -332,8 +376,8 @@ def settings_of(section: Mapping[str, Any]) -> dict[str, Any]:
         found["divergence_guard"] = False
     for one in fields(DdpRunConfig):
         key = one.name if one.name in given else how(one).key
-        # `auto` stands for the default, except for the policy of this name.
-        if key in given and (given[key] != "auto" or key == "policy"):
+        # `auto` stands for the default, except where it is a value.
+        if key in given and (given[key] != "auto" or key in ("policy", "micro_batch")):
             found[one.name] = _from_text(key, given[key])
     return found
 

@@ -16,16 +16,20 @@ _CLEAR = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 
 
-def available_bytes(device: torch.device) -> int:
+def available_bytes(device: torch.device, sharing: int = 1) -> int:
     """Return the bytes that this process could use in all on a device, its own included.
 
     On a CUDA device this is the memory of the device without that of other programs. Else it is the
     available memory of the host and what this process holds.
+
+    Args:
+        device: The device.
+        sharing: Processes that share the available memory of the host.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device)
-    return host_memory_bytes().available + resident_bytes()
+    return host_memory_bytes().available // sharing + resident_bytes()
 
 
 @final

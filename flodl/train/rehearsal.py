@@ -167,8 +167,15 @@ def rehearse_for(file: Path, plan: TrainingPlan, train: Train) -> None:
     raise Rehearsed
 
 
-def rehearse(plan: TrainingPlan, train: Train) -> tuple[Rehearsal, BaseException | None]:
+def rehearse(
+    plan: TrainingPlan, train: Train, available: int | None = None
+) -> tuple[Rehearsal, BaseException | None]:
     """Run two steps with the largest batches, an evaluation and a checkpoint of a plan.
+
+    Args:
+        plan: The plan.
+        train: Carries out a plan in this process, with a time ledger.
+        available: Bytes that the training may use in all; None for what the device has.
 
     Returns:
         The measurements, and the error that ended it early.
@@ -203,7 +210,7 @@ def rehearse(plan: TrainingPlan, train: Train) -> tuple[Rehearsal, BaseException
         epochs=plan.num_epochs,
         largest=largest.how,
         before_bytes=measured.before,
-        available_bytes=available_bytes(device),
+        available_bytes=available_bytes(device) if available is None else available,
         failed_in=measured.doing if error is not None else "",
         error=f"{type(error).__name__}: {error}" if error is not None else "",
     )

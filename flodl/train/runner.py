@@ -20,7 +20,7 @@ from flodl.ranks.launch.orphans import end_with_launcher
 from flodl.train.epoch_end import end_state
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.plan import TrainingPlan, build_model
-from flodl.train.policies.choice import check_elastic, check_policy
+from flodl.train.policies.choice import check_elastic, check_exchange, check_policy
 from flodl.train.rehearsal import rehearsal_wanted, rehearse_for
 from flodl.train.run.loop_state import KEY
 from flodl.train.run.resume import resume_source, withdrawn_if_refused
@@ -47,6 +47,7 @@ def run(plan: TrainingPlan) -> TrainerHandle:
     if (file := rehearsal_wanted()) is not None:
         rehearse_for(file, plan, _alone)
     launched = detect(os.environ)
+    check_exchange(plan)
     if plan.distributed.elastic or os.environ.get(JOIN_VARIABLE):
         check_elastic(plan, launched)
     if launched is not None and (

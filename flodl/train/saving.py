@@ -116,6 +116,7 @@ class Saving(Callback):
             seconds=steps.logs.seconds if feed.in_order and place.step else 0.0,
             rate=steps.rate.state(),
             asked=acts.get("scheduler", {}),
+            exchange=feed.wire.state() if feed.wire is not None else {},
         )
         state = LoopState(
             history=self._history,

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 from flodl import log
 from flodl.data import DataLoader, IterableLoader
-from flodl.device import deterministic_algorithms
+from flodl.device import deterministic_algorithms, select_device
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import TimeLedger
+from flodl.ranks.group import LocalGroup
 from flodl.ranks.signature import check_same, reads_files, signature
 from flodl.train.epoch_end import diverged, end_state
 from flodl.train.epoch_metrics import device_name
 from flodl.train.handle import TrainerHandle
 from flodl.train.loop import Loop
+from flodl.train.micro_batch import settled_micro_batch
 from flodl.train.observers.digests import few_samples_digest
 from flodl.train.observers.epoch_observers import merge_into_run, recorded
 from flodl.train.observers.reporting import Reporter, reported
@@ -90,6 +92,7 @@ def _train(
     *,
     in_order: bool,
 ) -> Loop:
+    plan = settled_micro_batch(plan, group, _alone)
     parts = assemble(plan, group.device, group.world_size, group.rank)
     config = None
     together = group.world_size > 1 or not in_order
@@ -124,6 +127,12 @@ def _train(
     return loop
 
 
+def _alone(plan: TrainingPlan, ledger: TimeLedger | None) -> TrainerHandle:
+    """Train in this process, whatever other ranks do."""
+    group = LocalGroup(select_device(plan.device))
+    return carry_out(plan, group, in_order=True, ledger=ledger)
+
+
 def _facts(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
     """Return the settings and facts that must be the same on every rank."""
     from flodl.ranks.averaging.buffers import model_facts
@@ -154,7 +163,7 @@ def _facts(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
         "checkpoint_every": plan.checkpoint_every,
         "live_setting": [setting.name for setting in plan.live_settings],
     }
-    plain = settings.__dataclass_fields__.keys() - {"outer_optimizer"}
+    plain = settings.__dataclass_fields__.keys() - {"outer_optimizer", "micro_batch"}
     if settings.elastic:
         plain -= {"ranks", "min_ranks", "max_restarts"}  # of one host
     return facts | {name: str(getattr(settings, name)) for name in sorted(plain)}

@@ -37,6 +37,7 @@ LONG = [  # they start processes, or measure for seconds
     "hf_memory",
     "hf_finetune",
     "kills",
+    "plan_memory",
     "policy_accuracy",
     "run_diff",
     "setup_mode",
@@ -47,8 +48,8 @@ LONG = [  # they start processes, or measure for seconds
     "trace_cost",
     "unequal_ranks",
 ]
-TOOLS = ["gpu", "libtorch_install", "runs_listed", "runs_page", "side_by_side"]
-"""These need a GPU, the wheel of torch, or other tools on the machine."""
+TOOLS = ["exchange", "gpu", "libtorch_install", "runs_listed", "runs_page", "side_by_side"]
+"""These need a GPU, the wheel of torch, root, or other tools on the machine."""
 
 
 @pytest.fixture(autouse=True)

@@ -36,6 +36,7 @@ _AUTO_OR_WHOLE = (_is_auto_or_whole, "expected auto or a whole number from 1")
 _CHECKS: dict[str, tuple[Callable[[str], object], str]] = {
     "anchor": _AUTO_OR_WHOLE,
     "ranks": _AUTO_OR_WHOLE,
+    "micro_batch": _AUTO_OR_WHOLE,
     "nodes": (node_range, "expected a whole number from 1, or a range such as 1:2"),
     "rdzv": (is_endpoint, "expected a host and a port"),
     "speed_hint": (_hint, "expected RANK:RATIO, such as 1:2.5"),
@@ -130,6 +131,13 @@ class DdpArgs(FdlArgs):
     elastic: bool = _option(
         help="Let ranks come and go while the others train on; needs flodl[elastic] and cadence"
     )
+    exchange: Literal["float32", "bf16", "int8"] | None = _option(
+        help="Send gradients, or changes of weights, as float32, bf16 or int8 [default: float32]"
+    )
+    micro_batch: str | None = _option(
+        completer="echo auto",
+        help="Compute a batch in pieces of so many samples; or auto [default: the whole batch]",
+    )
 
     # A method of its own, so that a program with more modes can replace it.
     @field_validator("mode")
@@ -172,7 +180,7 @@ class DdpArgs(FdlArgs):
         given = {name: getattr(self, name) for name in DdpArgs.model_fields}
         # A zero has said something.
         said = {n: v for n, v in given.items() if v is not None and v is not False and v != []}
-        for name in ("anchor", "ranks"):
+        for name in ("anchor", "ranks", "micro_batch"):
             if said.get(name, "auto") != "auto":
                 said[name] = int(said[name])
         if "progressive" in said and said["progressive"] != "auto":

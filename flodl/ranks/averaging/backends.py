@@ -7,7 +7,7 @@ over the ranks. It owns its buffers and reuses them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, final
@@ -85,6 +85,13 @@ class Wire(ABC):
             waits: Whether every rank waits for the result at once. Ranks of one host then add the
                 values in memory that all of them map, without sending them.
         """
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what the next exchange needs of the last one, for a checkpoint."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027 - most need nothing
+        """Continue with the result of :meth:`state`; with an empty one after going back."""
 
 
 def wire_for(group: Group, backend: Backend) -> Wire:

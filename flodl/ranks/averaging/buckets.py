@@ -6,7 +6,7 @@ They are reused: allocating new memory costs more than the exchange of a small m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -22,18 +22,24 @@ class Slot:
         shape: Shape of the tensor.
         dtype: The dtype of the sum; int64 values take the maximum instead.
         checked: Whether a value that is not finite excludes the whole rank.
+        rounds: Whether the values may be rounded when they are sent.
     """
 
     shape: torch.Size
     dtype: torch.dtype
     checked: bool = False
+    rounds: bool = False
 
     @property
     def widened(self) -> Slot:
         """The same slot with sums in float64."""
         if self.dtype == torch.int64:
             return self
-        return Slot(self.shape, torch.float64, self.checked)
+        return replace(self, dtype=torch.float64)
+
+
+SUMMED = Slot(torch.Size(()), torch.float64)
+"""A slot without a tensor, for an exchange that has no other slot that is summed."""
 
 
 def as_real(tensor: Tensor) -> Tensor:

@@ -18,14 +18,11 @@ from torch import Tensor, nn
 
 from flodl import log
 from flodl.ranks.averaging.backends import wire_for
-from flodl.ranks.averaging.buckets import Slot, as_real, summed_as
+from flodl.ranks.averaging.buckets import SUMMED, Slot, as_real, summed_as
 
 if TYPE_CHECKING:
     from flodl.ranks.group import Group
     from flodl.ranks.settings import Backend
-
-_WEIGHT = Slot(torch.Size(()), torch.float64)
-"""A slot that is always summed: integers alone could not carry the weight of a rank."""
 
 
 @final
@@ -88,7 +85,7 @@ class SharedBuffers:
             The sum of the weights of all ranks; if it is 0, all buffers stay unchanged.
         """
         tensors, changed = self.tensors()
-        exchange = self._wire.send([_WEIGHT, *self.slots], [None, *tensors], samples, [changed])
+        exchange = self._wire.send([SUMMED, *self.slots], [None, *tensors], samples, [changed])
         sums = exchange.wait()
         if sums.weight == 0:
             return 0.0
@@ -106,7 +103,7 @@ class SharedBuffers:
     def average_some(self, some: Iterable[Tensor | None], samples: float) -> float:
         """Average some of the buffers of :meth:`look`, the same on all ranks; collective."""
         buffers = [as_real(buffer) for buffer in some if buffer is not None]
-        slots = [_WEIGHT, *map(_slot, buffers)]
+        slots = [SUMMED, *map(_slot, buffers)]
         exchange = self._wire.send(slots, [None, *buffers], samples)
         weight = exchange.wait().weight
         if weight > 0:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import Tensor, nn
 
-from flodl.ranks.averaging.backends import wire_for
 from flodl.ranks.averaging.buckets import Slot, as_real, summed_as
 from flodl.ranks.averaging.buffers import ChangingBuffers
+from flodl.ranks.averaging.rounded import wire_in
+from flodl.ranks.settings import ExchangeFormat
 
 if TYPE_CHECKING:
     from flodl.ranks.group import Group
@@ -26,11 +27,21 @@ class GradientReducer:
             same on all ranks.
         group: The ranks.
         backend: How values are exchanged.
+        format: How gradients are written.
+
+    Attributes:
+        wire: Exchanges the gradients.
     """
 
-    def __init__(self, model: nn.Module, group: Group, backend: Backend) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        group: Group,
+        backend: Backend,
+        format: ExchangeFormat = ExchangeFormat.FLOAT32,
+    ) -> None:
         self._model, self._group = model, group
-        self._wire = wire_for(group, backend)
+        self.wire = wire_in(format, group, backend)
 
     @torch.no_grad()
     def reduce(self, samples: float, extra: Sequence[float] = ()) -> list[float]:
@@ -58,9 +69,10 @@ class GradientReducer:
             if parameter.requires_grad
         }
         gradients = [_dense(name, parameter) for name, parameter in parameters.items()]
-        slots = [Slot(as_real(p).shape, summed_as(as_real(p))) for p in parameters.values()]
+        real = [as_real(parameter) for parameter in parameters.values()]
+        slots = [Slot(one.shape, summed_as(one), rounds=True) for one in real]
         present = [float(gradient is not None and samples > 0) for gradient in gradients]
-        exchange = self._wire.send(slots, gradients, samples, [*extra, *present], waits=True)
+        exchange = self.wire.send(slots, gradients, samples, [*extra, *present], waits=True)
         sums = exchange.wait()
         if sums.weight > 0:
             anywhere = sums.extra[len(extra) :]
@@ -89,10 +101,21 @@ class StepAverager:
         model: As for :class:`GradientReducer`.
         group: The ranks.
         backend: How values are exchanged.
+        format: How gradients are written.
+
+    Attributes:
+        wire: Exchanges the gradients.
     """
 
-    def __init__(self, model: nn.Module, group: Group, backend: Backend) -> None:
-        self._reducer = GradientReducer(model, group, backend)
+    def __init__(
+        self,
+        model: nn.Module,
+        group: Group,
+        backend: Backend,
+        format: ExchangeFormat = ExchangeFormat.FLOAT32,
+    ) -> None:
+        self._reducer = GradientReducer(model, group, backend, format)
+        self.wire = self._reducer.wire
         self._buffers = ChangingBuffers(model, group, backend)
 
     def average(

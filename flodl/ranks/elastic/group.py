@@ -28,6 +28,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import (
     AllgatherOptions,
     AllreduceOptions,
+    AllToAllOptions,
     ReduceOp,
     Store,
     TCPStore,
@@ -438,7 +439,15 @@ class ElasticGroup(Group):
         options.timeout = self._limit()
         with self._with_others():
             work = self._groups.allreduce([tensor], options)
-        return _Sum(self, work, tensor)
+        return _Carried(self, work, tensor)
+
+    def swap_rows_later(self, given: Tensor, taken: Tensor) -> Pending:
+        """Begin to send each rank its row."""
+        options: Any = AllToAllOptions()
+        options.timeout = self._limit()
+        with self._with_others():
+            work = self._groups.alltoall_base(taken, given, [], [], options)
+        return _Carried(self, work, taken)
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""
@@ -503,8 +512,8 @@ class ElasticGroup(Group):
 
 
 @final
-class _Sum(Pending):
-    """A sum in progress."""
+class _Carried(Pending):
+    """A sum, or another exchange of tensors, in progress."""
 
     def __init__(self, group: ElasticGroup, work: Any, tensor: Tensor) -> None:
         self._group, self._work, self._tensor = group, work, tensor

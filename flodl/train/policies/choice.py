@@ -14,7 +14,7 @@ from flodl.data.adapters import as_batch_data_set, is_iterable
 from flodl.data.iterable import remedy_for
 from flodl.device import hardware_name
 from flodl.ranks.launch.launcher import JOIN_VARIABLE
-from flodl.ranks.settings import Backend, DdpRunConfig, Policy
+from flodl.ranks.settings import Backend, DdpRunConfig, ExchangeFormat, Policy
 from flodl.train.observers.early_stop import EarlyStop
 from flodl.train.policies.in_order import InOrderFeed
 
@@ -128,6 +128,20 @@ def check_policy(plan: TrainingPlan, policy: Policy) -> None:
         )
 
 
+def check_exchange(plan: TrainingPlan) -> None:
+    """Check that flodl exchanges the values that are to be rounded.
+
+    Raises:
+        ValueError: Another library exchanges them.
+    """
+    format = plan.distributed.exchange
+    if plan.sharded and format is not ExchangeFormat.FLOAT32:
+        raise ValueError(
+            f"exchange={str(format)!r} with .sharded(): FSDP exchanges the parts of the model "
+            "itself, in the types of its MixedPrecisionPolicy; leave exchange out"
+        )
+
+
 _OF_FIXED_RANKS = (
     *("speeds", "speed_hint", "partition_ratios", "simulate_ms", "simulate_speed"),
     *("lr_scale_ratio", "outer_optimizer", "overlap"),
@@ -204,6 +218,8 @@ def told_waiting(policy: Policy, history: Sequence[EpochMetrics]) -> str | None:
 def feed_of(given: FeedParts) -> Feed[Any]:
     """Return the batches of this process, from where a training starts."""
     settings = given.plan.distributed
+    if given.gradient is not None:
+        given.gradient.wire.load_state(given.found.counts.exchange)
     if given.config is None:
         return InOrderFeed(given)
     # Imported here: a process that trains alone needs none of it.

@@ -57,6 +57,7 @@ class ElasticFeed(WindowFeed):
         self._enters, self._has_met = True, False
         if (joined := given.found.joined) is None:
             return
+        self._averager.load_base(given.found.base)
         self.config = replace(self.config, barrier_every=joined.barrier_every)
         self._members = joined.members
         if (plan := joined.window) is not None:
@@ -82,7 +83,8 @@ class ElasticFeed(WindowFeed):
             offers=list(self._offers.values()),
             barrier_every=self.config.barrier_every,
         )
-        self._member.write(file, self.place(0), self.schedule, joined)
+        base = self._averager.base()
+        self._member.write(file, self.place(0), self.schedule, joined, base)
 
     # --- Windows -------------------------------------------------------------------------------
 
@@ -166,6 +168,7 @@ class ElasticFeed(WindowFeed):
             if not self._has_met and (state := ranks.meet()) is not None:
                 # A rank died before all had the average: take it from one that has it.
                 joined = self._member.take(state)
+                self._averager.begin_again()
                 self._offers = {offer["name"]: offer for offer in joined.offers}
                 if ranks.name not in self._offers:
                     raise ranks.left_out()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from flodl.data import Batch
     from flodl.errors import DivergedError
+    from flodl.ranks.averaging.backends import Wire
     from flodl.ranks.group import Group
     from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
     from flodl.train.epoch_metrics import EpochLogs
@@ -123,6 +124,7 @@ class Feed(ABC, Generic[W]):
         aborts: Number of exchanges that were skipped because a rank was late.
         schedule: How the ranks share the batches; None if this process trains all of them.
         batches_per_step: Batches of all ranks in one optimizer step.
+        wire: Exchanges gradients or weights with other ranks; None if there is nothing to exchange.
     """
 
     in_order: ClassVar[bool] = False
@@ -133,6 +135,7 @@ class Feed(ABC, Generic[W]):
     aborts: int
     schedule: ScheduleState | None
     batches_per_step: int
+    wire: Wire | None = None
 
     # --- The place -----------------------------------------------------------------------------
 

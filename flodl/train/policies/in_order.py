@@ -56,6 +56,7 @@ class InOrderFeed(Feed[FeedWindow]):
         self.skips: set[int] = set()
         self._left_out: set[int] = set()
         self._loader, self._gradient = given.parts.batches, given.gradient
+        self.wire = given.gradient.wire if given.gradient is not None else None
         self._world_size, self._every = given.group.world_size, given.plan.checkpoint_steps
         self._judged = 0
 

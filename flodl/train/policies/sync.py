@@ -50,6 +50,7 @@ class SharedGradient:
 
     Attributes:
         busy_ms: Duration of this rank's part of the latest step.
+        wire: Exchanges the gradients.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class SharedGradient:
         marks: Marks,
     ) -> None:
         self.busy_ms = 0.0
-        self._averager = StepAverager(model, group, plan.distributed.backend)
-        self._pad = plan.distributed.simulate_sync_ms / 1000
+        settings = plan.distributed
+        self._averager = StepAverager(model, group, settings.backend, settings.exchange)
+        self.wire = self._averager.wire
+        self._pad = settings.simulate_sync_ms / 1000
         self._whole, self._timer, self._stops, self._marks = whole, timer, stops, marks
         self._samples = self._samples_since = 0
         self._sync_ms = 0.0
@@ -108,6 +111,7 @@ class SharedGradient:
     def begin_again(self) -> None:
         """Forget a step that was not completed."""
         self._samples = 0
+        self.wire.load_state({})
 
     def settle(self) -> float:
         """Average all buffers before the model is evaluated or saved; collective.
@@ -148,7 +152,7 @@ class SyncFeed(SharedFeed[StepWindow]):
         super().__init__(given)
         assert given.gradient is not None  # noqa: S101 - the ranks take every step together
         self.batches_per_step = given.group.world_size * given.plan.accumulate
-        self._gradient = given.gradient
+        self._gradient, self.wire = given.gradient, given.gradient.wire
         self._own: tuple[int, Generator[tuple[int, Tensor, Batch]]] | None = None
         """This rank's batches of the rest of an epoch, loaded ahead of the steps."""
 

@@ -105,7 +105,10 @@ class WindowFeed(SharedFeed[LeaseWindow]):
             settings.backend,
             optimizer=parts.optimizer if settings.average_optimizer_state else None,
             outer=outer,
+            format=settings.exchange,
         )
+        self.wire = self._averager.wire
+        self.wire.load_state(given.found.counts.exchange)
         self._words = (
             ("cpu_avg_start", "cpu_avg_end")
             if settings.backend is Backend.CPU

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from torch import Tensor
+
     from flodl.ranks.planning.schedule import ScheduleState
     from flodl.train.loop import Loop
     from flodl.train.run.training_state import Position
@@ -59,7 +61,14 @@ class Member:
         self._steps, self._saving = steps, saving
         self.take_over, self.step_down = take_over, step_down
 
-    def write(self, file: Path, place: Position, schedule: ScheduleState, joined: Joined) -> None:
+    def write(
+        self,
+        file: Path,
+        place: Position,
+        schedule: ScheduleState,
+        joined: Joined,
+        base: Mapping[str, Tensor],
+    ) -> None:
         """Write the state of this rank for one that joins; only this rank takes part."""
         steps = self._steps
         state, counts = self._saving.state()
@@ -70,7 +79,7 @@ class Member:
             "ledger": steps.checkpoints.ledger_mark(),
         }
         extra = replace(state, distributed=shared).as_json() | {
-            ELASTIC: {**asdict(joined), "writes": steps.checkpoints.keeps}
+            ELASTIC: {**asdict(joined), "writes": steps.checkpoints.keeps, "base": base}
         }
         captured = TrainingState.capture(steps.parts.parts(extra), place)
         assert captured is not None  # noqa: S101 - the model is not sharded

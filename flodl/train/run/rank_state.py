@@ -59,6 +59,7 @@ class RankCounts:
         seconds: Time of the epoch so far, if this process trains its batches in order.
         rate: Factors of the learning rate; empty if they depend on the number of ranks.
         asked: What people have changed at the scheduler of torch.
+        exchange: What the next exchange of this rank needs of the last one.
     """
 
     local_step: int = 0
@@ -69,6 +70,7 @@ class RankCounts:
     seconds: float = 0.0
     rate: Mapping[str, float] = field(default_factory=dict)
     asked: Mapping[str, Any] = field(default_factory=dict)
+    exchange: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> RankCounts:
@@ -134,6 +136,8 @@ class RankStart:
     """State of the outer optimizer."""
     writes: bool | None = None
     """Whether rank 0 keeps states; None if it has not told this rank yet."""
+    base: Mapping[str, Tensor] = field(default_factory=dict)
+    """The last average of the ranks that this rank has joined."""
     joined: Joined | None = None
     """Where the ranks were that this rank has joined; None if it begins by itself."""
 
@@ -218,11 +222,12 @@ def _begin_joined(
     return RankStart(
         start=replace(start, generators=None, source=None),
         schedule=ScheduleState.from_json(shared["schedule"]),
-        counts=replace(RankCounts.of(shared["ranks"][0]), local_step=0, step=0),
+        counts=replace(RankCounts.of(shared["ranks"][0]), local_step=0, step=0, exchange={}),
         writes=bool(form["writes"]),
         # A rank that joins later may have no access to the files.
         ledger=None if group.joins else shared["ledger"],
         joined=Joined.from_json(form),
+        base=form["base"],
     )
 
 
@@ -288,8 +293,9 @@ def _shares(
     by_label = {one["label"]: one for one in ranks}
     # A new device begins with the states of rank 0, and with fresh random numbers.
     found = [dict(by_label.get(label, {**ranks[0], "states": {}}), logs=[]) for label in labels]
-    if scaled:
-        for share in found:
+    for share in found:
+        share["exchange"] = {}
+        if scaled:
             share["rate"] = {}
     found[0] |= {"states": {}, "logs": add_up([one["logs"] for one in ranks])}
     return found

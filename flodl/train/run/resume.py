@@ -16,7 +16,7 @@ from flodl.checkpoint.sharded import agreed, is_sharded
 from flodl.errors import CheckpointError, RunDirectoryError
 from flodl.train.observers.guards.snapshots import Snapshot
 from flodl.train.run.loop_state import LoopState
-from flodl.train.run.part_states import set_modes
+from flodl.train.run.part_states import set_modes, set_states, states_of
 from flodl.train.run.resume_checks import check_epochs, check_optimizer
 from flodl.train.run.run_records import checkpoint_in
 from flodl.train.run.training_state import Position, TrainingState
@@ -162,8 +162,9 @@ def undone(parts: Parts, built: int) -> Iterator[None]:
         built: Number of groups that the optimizer was built with.
     """
     if any(map(is_sharded, parts.model.parameters())):  # each process keeps its own part
-        state = copy.deepcopy(parts.named_optimizer().state_dict())
-        restore = partial(parts.named_optimizer().load_state_dict, state)
+        states = copy.deepcopy(states_of(parts))
+        states.pop("loader", None)
+        restore = partial(set_states, parts, states)
     else:
         restore = partial(Snapshot.capture(parts, Position(0, 0, 0)).restore, parts)
     drop_groups(parts.optimizer, built)

@@ -216,6 +216,7 @@ class TrainingState:
         except (
             ValueError,
             TypeError,
+            AttributeError,
             KeyError,
             IndexError,
             RuntimeError,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.ranks.averaging.outer_optimizer import OuterOptimizer
-from flodl.ranks.settings import Backend, Policy
+from flodl.ranks.settings import Backend, ExchangeFormat, Policy
 from flodl.train.plan import Worker
 from flodl.train.run.run_directory import RunDirectory
 from flodl.train.step.base import LossScaler
@@ -334,6 +334,13 @@ class SettingMethods:
     def backend(self, backend: Backend | str) -> Self:
         """Average with ``nccl`` on the GPUs, or with ``cpu`` through main memory (default: nccl)."""
 
+    def exchange(self, format: ExchangeFormat | str) -> Self:
+        """Send gradients, or changes of weights, as ``float32``, ``bf16`` or ``int8`` (default: float32).
+
+        ``bf16`` sends half of the bytes and rounds them; ``int8`` sends a quarter. Its rounding errors
+        are added to the next exchange. Buffers and the state of optimizers are not rounded.
+        """
+
     def anchor(self, batches: int) -> Self:
         """Batches of the slowest rank between two averages, at first (default: 10)."""
 
@@ -390,6 +397,13 @@ class SettingMethods:
         """What counts as ranks in the formula of ``lr_scale_ratio`` (default: count).
 
         ``count`` is their number, ``effective`` is ``(Σc)² / Σc²`` of their batches per window.
+        """
+
+    def micro_batch(self, samples: int | str | None) -> Self:
+        """Compute a batch in pieces of so many samples (default: the whole batch).
+
+        The step stays the same. With ``auto``, each rank takes what fits into its memory, as ``fdl plan
+        --try`` measures it.
         """
 
     def average_optimizer_state(self, on: bool = True) -> Self:

@@ -106,6 +106,12 @@ def engine_of_plan(
             "averaged inside of each step, which the eager engine does; use .engine('eager'), or "
             "policy 'cadence' or 'async'"
         )
+    micro = plan.distributed.micro_batch
+    if micro is not None and plan.engine != "eager":
+        raise ValueError(
+            f"engine={plan.engine!r} with micro_batch={micro!r}: only the eager engine splits a "
+            "batch; use .engine('eager'), or leave micro_batch out"
+        )
     settings = StepSettings(
         train_fn=plan.train_fn,
         schedule=rate.schedule,
@@ -116,6 +122,7 @@ def engine_of_plan(
         ledger=ledger,
         reduce=reduce,
         values=values,
+        micro_batch=micro if isinstance(micro, int) else None,
     )
     engine: StepEngine
     if shared:

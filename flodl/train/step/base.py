@@ -63,6 +63,7 @@ class StepSettings:
             If several ranks take one step together, it replaces them by those of all ranks.
         ledger: Records the time of forward, backward and optimizer.
         values: Takes the learning rate of a schedule and the norm of clipped gradients.
+        micro_batch: Samples that are computed at once; None for whole batches.
     """
 
     train_fn: TrainFn
@@ -74,6 +75,7 @@ class StepSettings:
     ledger: TimeLedger | None = None
     reduce: Callable[[], object] | None = None
     values: StepValues | None = None
+    micro_batch: int | None = None
 
 
 class StepEngine(ABC):

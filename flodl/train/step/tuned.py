@@ -20,6 +20,7 @@ from flodl.train.step.forward import forward_function, scalar_loss, without_back
 from flodl.train.step.fused import fused_step, place_step_counts
 from flodl.train.step.layout import ChannelsLast
 from flodl.train.step.onednn import routed
+from flodl.train.step.pieces import pieces
 from flodl.train.step.threads import ThreadLimit
 from flodl.train.step.tuning import Tuning
 from flodl.train.step.update import Update
@@ -196,6 +197,22 @@ class TunedEngine(StepEngine):
         return loss.detach()
 
     def _carry_out(self, batch: Any, losses: LossLog, parts: int, closes: bool) -> None:
+        most = self.settings.micro_batch
+        if most is None:
+            self._add_gradients(batch, losses.add, parts)
+        else:
+            found: list[Tensor] = []
+            for piece, share in pieces(batch, most):
+                self._add_gradients(piece, found.append, parts / share)
+                found[-1] = found[-1] * share
+            losses.add(torch.stack(found).sum())
+        if closes:
+            self.follow()
+            if self._lap is not None:
+                self._lap(_OPTIMIZER)
+
+    def _add_gradients(self, batch: Any, tell: Callable[[Tensor], object], parts: float) -> None:
+        """Run forward and backward for one of so many parts of a step; tell its loss."""
         lap = self._lap
         if self._looked:
             loss = self._inside(self._forward, self.model, batch)
@@ -205,7 +222,7 @@ class TunedEngine(StepEngine):
             loss = without_backward(forward, self.optimizer)(self.model, batch)
         if not (isinstance(loss, Tensor) and loss.dim() == 0 and loss.requires_grad):
             loss = scalar_loss(loss)
-        losses.add(loss.detach())
+        tell(loss.detach())
         if lap is not None:
             lap(_FORWARD)
         if parts != 1:
@@ -215,10 +232,6 @@ class TunedEngine(StepEngine):
         self._inside(loss.backward)
         if lap is not None:
             lap(_BACKWARD)
-        if closes:
-            self.follow()
-            if lap is not None:
-                lap(_OPTIMIZER)
 
     def watch_gradients(self, watch: GradientWatch) -> None:
         """Show the gradients of each step."""

@@ -101,10 +101,10 @@ def test_without_a_lock_nothing_is_named(wheels):
 @pytest.mark.slow
 def test_what_the_lock_does_not_name_is_refused(wheels):
     done = wheels("cu130", "--locked")
-    assert (done.exit, "has no libtorch for cu130" in done.err) == (1, True)
+    assert (done.exit, "has no libtorch for cu130" in done.err) == (2, True)
     assert wheels("cpu", "--torch", "2.12.0", "--source", "wheel").exit == 0
     done = wheels("--locked")
-    assert (done.exit, "libtorch.lock has several for this platform" in done.err) == (1, True)
+    assert (done.exit, "libtorch.lock has several for this platform" in done.err) == (2, True)
     assert "fdl libtorch install --locked cpu --torch 2.12.0 --source wheel" in done.err
 
 

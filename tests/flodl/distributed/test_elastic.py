@@ -102,7 +102,11 @@ def elastic(tmp_path: Path) -> Iterator[Elastic]:
         process.wait()
 
 
-def test_one_of_three_ranks_is_killed_and_another_joins(elastic: Elastic) -> None:
+@pytest.mark.parametrize("exchange", ["float32", pytest.param("int8", marks=pytest.mark.slow)])
+def test_one_of_three_ranks_is_killed_and_another_joins(
+    elastic: Elastic, monkeypatch: pytest.MonkeyPatch, exchange: str
+) -> None:
+    monkeypatch.setenv("EXCHANGE", exchange)
     first = elastic.start("first")
     address = elastic.address()
     elastic.pid("0")
@@ -257,26 +261,27 @@ def test_a_rank_0_that_was_out_of_reach_ends_and_the_next_one_writes_on(elastic:
 EXACT = {"deterministic": True}
 
 
-def elastic_train(group: Group, place: MeetingPlace) -> Outcome:
+def elastic_train(group: Group, place: MeetingPlace, exchange: str) -> Outcome:
     """Train with a group of ranks that could come and go; the store of the others starts it."""
     own = ElasticGroup(
         place, rank=group.rank, device=torch.device("cpu"), starters=(group.store, group.world_size)
     )
     try:
-        return train(own, settings={"elastic": True}, builder=EXACT)
+        return train(own, settings={"elastic": True, "exchange": exchange}, builder=EXACT)
     finally:
         own.close()
 
 
-def fixed_train(group: Group) -> Outcome:
-    return train(group, builder=EXACT)
+def fixed_train(group: Group, exchange: str) -> Outcome:
+    return train(group, settings={"exchange": exchange}, builder=EXACT)
 
 
-def test_as_long_as_nobody_leaves_all_is_the_same_bit_by_bit(ranks: Ranks) -> None:
+@pytest.mark.parametrize("exchange", ["float32", "int8"])
+def test_as_long_as_nobody_leaves_all_is_the_same_bit_by_bit(ranks: Ranks, exchange: str) -> None:
     server, place = lighthouse({}, 1)
-    elastic = ranks(3, elastic_train, place)
+    elastic = ranks(3, elastic_train, place, exchange)
     server.shutdown()
-    fixed = ranks(3, fixed_train)
+    fixed = ranks(3, fixed_train, exchange)
     for one, other in zip(elastic, fixed, strict=True):
         assert one.batches == other.batches
         assert [value.tolist() for value in one.params] == [v.tolist() for v in other.params]

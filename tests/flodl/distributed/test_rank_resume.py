@@ -93,6 +93,7 @@ def train(
     resume: Path | None,
     rate: str = "torch",
     shuffle: bool = True,
+    exchange: str = "float32",
 ) -> dict[str, Any]:
     """Train on this rank; return all that it knows at the end."""
     seen, keep = Seen(), Keep()
@@ -108,7 +109,8 @@ def train(
         builder.scheduler(lambda _: Falling())
         builder.epoch_fn(lambda epoch, worker: worker.set_lr_scale(0.5) if epoch == 0 else None)
     builder.callbacks(keep).grad_scaler(GradScaler(interval=7))
-    builder.ddp({"policy": policy, "simulate_ms": (1.0, 2.0), **settings})
+    settings |= {"policy": policy, "simulate_ms": (1.0, 2.0), "exchange": exchange}
+    builder.ddp(settings)
     if group.leads:
         builder.run_dir(RunDirectory.create(root, resume=resume))
     plan = plan_of(builder)
@@ -162,6 +164,17 @@ def test_every_rank_goes_on_inside_an_epoch_as_if_it_had_not_stopped(
     whole = ranks(2, train, policy, tmp_path / "whole", None)
     (run,) = (tmp_path / "whole").iterdir()
     check(whole, ranks(2, train, policy, tmp_path / "resumed", run / KEPT))
+
+
+@pytest.mark.parametrize("exchange", ["int8", pytest.param("bf16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("policy", ["sync", "cadence", "async"])
+def test_so_it_does_with_small_exchanges(
+    ranks: Ranks, policy: str, exchange: str, tmp_path: Path
+) -> None:
+    how = "torch", True, exchange
+    whole = ranks(2, train, policy, tmp_path / "whole", None, *how)
+    (run,) = (tmp_path / "whole").iterdir()
+    check(whole, ranks(2, train, policy, tmp_path / "resumed", run / KEPT, *how))
 
 
 @pytest.mark.parametrize("rate", ["optimizer", "flodl"])

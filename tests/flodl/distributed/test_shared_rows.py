@@ -49,7 +49,7 @@ def _averaged(group, backend):
             model = _large(group.rank)
             averager = ParameterAverager(model, group, backend)
             divergences = [averager.average(16 + group.rank).divergence for _ in range(2)]
-        results.append((averager._wire, copy.deepcopy(model.state_dict()), divergences))
+        results.append((averager.wire, copy.deepcopy(model.state_dict()), divergences))
     (wire, mine, one), (other_wire, theirs, other) = results
     inner, other_inner = (getattr(each, "_inner", each) for each in (wire, other_wire))
     assert inner._shared is not None
@@ -72,7 +72,7 @@ def _refused_on_one(group, refusing):
             patch.setattr(shared_rows, "_map", lambda *_: None)
         assert share_rows(group, [300], [torch.float32]) is None
         averager.average(1)
-    assert averager._wire._shared is None
+    assert averager.wire._shared is None
     return float(model[0].weight.detach().double().sum())
 
 

@@ -500,6 +500,19 @@ def test_thousands_of_damaged_descriptions_restore_or_raise_and_change_nothing(t
     check_mutations(tmp_path, 5000, seed=4)
 
 
+def test_an_average_in_another_form_is_refused_and_changes_nothing(tmp_path):
+    Training().run(1).save(tmp_path / "last.fdl")
+
+    def listed(text):
+        description = json.loads(text)
+        pairs = description["average"]["dict"]
+        description["average"]["dict"] = [[k, [] if k == "tensors" else v] for k, v in pairs]
+        return json.dumps(description)
+
+    altered(tmp_path / "last.fdl", listed)
+    check_refusal(Training(), tmp_path / "last.fdl", CheckpointError, "damaged training state")
+
+
 def test_truncated_and_foreign_files_are_refused(tmp_path):
     path = tmp_path / "last.fdl"
     Training().run(1).save(path)

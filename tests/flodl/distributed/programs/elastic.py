@@ -77,6 +77,7 @@ def main(_):
         .callbacks(Watch())
         .ranks(int(os.environ.get("RANKS", "3")))
         .elastic()
+        .exchange(os.environ.get("EXCHANGE", "float32"))
         .run_dir(RunDirectory.create(FOLDER / "runs"))
         .run()
     )
