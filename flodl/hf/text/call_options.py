@@ -132,7 +132,7 @@ def row_shape(
 
 
 def cut_shape(choice: CallTruncation, max_length: int | None, stride: int) -> RowShape:
-    """Rows that are cut as asked and not filled.
+    """Rows that are cut as asked and not filled; without a length, nothing is cut.
 
     Raises:
         ValueError: The truncation is unknown, or a number is out of range.
@@ -140,6 +140,8 @@ def cut_shape(choice: CallTruncation, max_length: int | None, stride: int) -> Ro
     options: CallOptions = {"stride": stride}
     truncation = _truncation(choice, options)
     _check(max_length, None, truncation, None, options)
+    if max_length is None:
+        truncation = None
     return RowShape(None, truncation, max_length, stride, None, "right", "right")
 
 

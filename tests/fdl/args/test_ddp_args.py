@@ -110,7 +110,7 @@ def test_the_program_s_own_arguments_come_first():
 
 def test_the_options_of_the_base_are_one_line_until_they_are_asked_for():
     page = Args.render_help()
-    assert "  --help distributed  24 options for several GPUs or machines\n" in page
+    assert "  --help distributed  26 options for several GPUs or machines\n" in page
     # The program's own option of the same name belongs to the program.
     assert "--timeline" in page
     assert "--policy" not in page
