@@ -48,6 +48,8 @@ SAMPLES = {
     "rdzv": ["--rdzv", "host:29400"],
     "max_restarts": ["--max-restarts", "0"],
     "simulate_ms": ["--simulate-ms", "1,2"],
+    "exchange": ["--exchange", "bf16"],
+    "micro_batch": ["--micro-batch", "4"],
     "epochs": ["--epochs", "2"],
     "batch_size": ["--batch-size", "8"],
     "batches_per_epoch": ["--batches", "2"],

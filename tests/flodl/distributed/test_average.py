@@ -495,7 +495,7 @@ def _load_then_snapshot(device, rounds):
         round_.apply()
         with torch.no_grad():
             model.p.sub_(1.0)
-        sent = averager._wire._inner._buckets.all[0].values
+        sent = averager.wire._inner._buckets.all[0].values
         wrong += sent.sum().item() != expected
     return wrong
 
