@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from flodl import RunDirectory, Trainer
-from flodl.host_memory import resident_bytes
 from flodl.ranks.group import Group, LocalGroup
 from flodl.train.micro_batch import largest_micro_batch
+from flodl.train.peak_memory import PeakMemory
 from flodl.train.run.verify import verify_run
 from flodl.train.step.pieces import pieces
 from flodl.train.training import carry_out
@@ -109,7 +109,8 @@ def measured(mebibytes: int) -> tuple[int | None, Any]:
         return carry_out(short, LocalGroup(), in_order=True, ledger=ledger)
 
     torch.manual_seed(3)
-    found = largest_micro_batch(plan, alone, resident_bytes() + mebibytes * 2**20)
+    in_use = PeakMemory(torch.device("cpu")).in_use()
+    found = largest_micro_batch(plan, alone, in_use + mebibytes * 2**20)
     return found, torch.rand(1).item()
 
 
