@@ -82,8 +82,8 @@ def test_a_batch_of_any_structure_is_split_by_its_samples() -> None:
 
 # --- What fits ---------------------------------------------------------------------------------
 
-WIDE = 100_000
-"""Values that a sample needs on its way through the model: 0.4 MB each, several times."""
+WIDE = 200_000
+"""Values that a sample needs on its way through the model: 0.8 MB each, several times."""
 
 
 class Wide(nn.Module):
@@ -114,10 +114,15 @@ def measured(mebibytes: int) -> tuple[int | None, Any]:
     return found, torch.rand(1).item()
 
 
-def test_what_fits_grows_with_the_memory_and_draws_no_random_numbers() -> None:
+def measured_each(_group: Group, *mebibytes: int) -> list[tuple[int | None, Any]]:
+    return [measured(one) for one in mebibytes]
+
+
+def test_what_fits_grows_with_the_memory_and_draws_no_random_numbers(ranks: Ranks) -> None:
     torch.manual_seed(3)
     drawn = torch.rand(1).item()
-    found = [measured(mebibytes) for mebibytes in (15, 60, 4000)]
+    # In a process of its own: what other tests have freed would be used first.
+    (found,) = ranks(1, measured_each, 30, 120, 4000)
     sizes = [size for size, _ in found]
     assert sizes[2] is None
     assert sizes[0] is not None
