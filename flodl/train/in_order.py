@@ -162,10 +162,8 @@ class InOrder:
 
     def _expect(self, gradient: SharedGradient, done: int) -> None:
         """Tell the log and the gradient how many samples the next batch has."""
-        known, seen = (
-            self._steps.logs.of(self._feed.epoch),
-            self._steps.parts.batches.samples_in(done),
-        )
+        known = self._steps.logs.of(self._feed.epoch)
+        seen = self._steps.parts.batches.samples_in(done)
         samples, self._seen = seen - self._seen, seen
         gradient.expect(known, samples)
         known.losses.expect(samples)

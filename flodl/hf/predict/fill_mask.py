@@ -258,7 +258,7 @@ def mask_id_of(tokenizer: PreTrainedTokenizerFast) -> int:
     """The id of the mask token; if the files name none, one of the usual spellings.
 
     Raises:
-        ValueError: There is no such token.
+        ValueError: The tokenizer has no mask token.
     """
     if tokenizer.mask_token_id is not None:
         return tokenizer.mask_token_id
