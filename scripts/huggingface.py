@@ -39,8 +39,14 @@ from flodl.hf.export import export_command
 from flodl.hf.head_kind import class_name
 from flodl.hf.matrix import FAMILIES, Cell, all_cells, tiny_config
 from flodl.hf.opening import Opened, open_model
-from flodl.hf.parity import batch_for
-from flodl.hf.reference import Outputs, largest_difference, load, make_synthetic, transformers
+from flodl.hf.reference import (
+    Outputs,
+    batch_for,
+    largest_difference,
+    load,
+    make_synthetic,
+    transformers,
+)
 from flodl.hf.source import Directory
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.verify import TOLERANCE, verify_export

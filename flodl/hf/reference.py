@@ -296,8 +296,3 @@ def loss_differences(
             found[cell.name] = float((ours - theirs).abs())
     reference.config.problem_type = before
     return found
-
-
-def losses_as_text(losses: Mapping[str, float]) -> str:
-    """The largest difference, as text for one line; empty without losses."""
-    return f"  loss {max(losses.values()):.2e}" if losses else ""
