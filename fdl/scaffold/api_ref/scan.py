@@ -296,12 +296,12 @@ def _places(modules: Mapping[str, Module], package: str) -> dict[str, str]:
     names that it imports at their first use. Another name would be another thing to the reader.
     """
     exports = {
-        f"{module.path}.{name}": one.target_path
+        f"{module.path}.{name}": target
         for file, module in modules.items()
         if "/__init__.py" in file
         for name, one in module.members.items()
-        if one.is_alias and not name.startswith("_")
-        if re.fullmatch(rf"{package}\.(.*\.)?{name}", one.target_path)
+        if not name.startswith("_")
+        and re.fullmatch(rf"{package}\.(.*\.)?{name}", target := getattr(one, "target_path", ""))
     }
     places: dict[str, str] = {}
     for place in sorted(exports, key=lambda path: (path.count("."), path)):
@@ -314,7 +314,7 @@ def _places(modules: Mapping[str, Module], package: str) -> dict[str, str]:
 
 
 def _entries(file: str, module: Module, places: Mapping[str, str]) -> Iterator[Entry]:
-    where = {"category": category(file), "file": file}
+    where: dict[str, Any] = {"category": category(file), "file": file}
     own = _members(module)
     fluent = {one.name for one in own if one.is_function and _FLUENT.match(str(one.annotation))}
     for one in own:
