@@ -11,7 +11,8 @@ import typer
 
 from fdl.base import output
 from fdl.cli.commands.verb import Group, Json, Verb
-from fdl.scaffold.api_ref import as_json, as_list, as_text, find, public, scan, select
+from fdl.scaffold.api_ref.scan import find, scan
+from fdl.scaffold.api_ref.select import as_json, as_list, as_text, public, select
 
 verbs = Group()
 
