@@ -10,7 +10,6 @@ import typer
 from fdl.base import output
 from fdl.cli.answers import config_show
 from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Json, Open, Verb
-from fdl.plan.edit import prepare, words_of
 
 verbs = Group("config", "Show the manifest's values with their origins, or change one.")
 
@@ -67,6 +66,9 @@ def set_(
         FdlError: The change would not take effect, would break the manifest, or cannot be made
             without touching anything else; nothing is written then.
     """
+    # It reads and checks the files itself, with yaml and pydantic, which `config show` does not need.
+    from fdl.plan.edit import prepare, words_of
+
     call: Call = ctx.obj
     project, words = call.behind_environment(words_of(for_ or ""))
     asked = None if for_ is None else words
