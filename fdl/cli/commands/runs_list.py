@@ -9,7 +9,7 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import UsageError
-from fdl.cli.commands.runs_group import Places, State, Where, only_where, places, print_json
+from fdl.cli.commands.runs import Places, State, Where, only_where, places, print_json
 from fdl.cli.commands.verb import Call, Complete, Group, Json, Verb
 from fdl.manifest.select.project import locate
 from fdl.run.batch.queue import queued

@@ -14,7 +14,7 @@ from fdl.base.errors import FdlError, UsageError
 from fdl.base.files import put
 from fdl.base.units import printable
 from fdl.cli.commands.bundled import start
-from fdl.cli.commands.runs_group import OneRun, Places, chosen, places, print_json, project_folders
+from fdl.cli.commands.runs import OneRun, Places, chosen, places, print_json, project_folders
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
 from fdl.manifest.select.project import locate
 from fdl.runs import follow as follower
