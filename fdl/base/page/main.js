@@ -212,6 +212,8 @@ class RunsPage extends Page {
     this.runs = new Runs();
     this.curves = new CurvesPanel(this);
     this.table = new RunTable(this);
+    this.color = selection("Colour by", (color) => this.choices.set({ color }));
+    place("relation-tools").append(element("label", { className: "labelled" }, "Colour", this.color));
     this.parallel = new ParallelPanel(this);
     this.scatter = new ScatterPanel(this);
     this.#head();
@@ -267,6 +269,7 @@ class RunsPage extends Page {
     // Clocks are those of the reader.
     this.turnAxis(bySteps ? "step" : "epoch", -60 * new Date().getTimezoneOffset());
     this.#summary();
+    fill(this.color, colorOptions(runs), choices.get("color"));
     for (const panel of [this.curves, this.table, this.parallel, this.scatter]) panel.show();
     showDifferences(this);
     const open = this.#details && runs.run(this.#details.id);
@@ -380,13 +383,14 @@ class LonePage extends Page {
     } else {
       place("facts").textContent = `by epoch ${content.unit}`;
       place("curves-section").hidden = false;
-      this.series = content.curves.map(({ name, values }) => {
+      const series = content.curves.map(({ name, values }) => {
         const made = new Series(name, "epoch");
         values.forEach((value, index) => made.add(index + 1, value));
         return Object.assign(made, { best: null });
       });
       this.chart = new LineChart(content.title, this.focus);
       place("charts").append(this.chart.card);
+      this.chart.show(content.title, series);
     }
   }
 
@@ -394,7 +398,7 @@ class LonePage extends Page {
 
   repaint() {
     this.timeline?.repaint();
-    this.chart?.show(this.content.title, this.series);
+    this.chart?.repaint();
   }
 }
 

@@ -3,7 +3,7 @@
 
 const CHOICES = {
   filter: "", sort: "-started", columns: null, search: "", axis: "", smoothing: 0, logX: false, group: "", band: "range",
-  hidden: [], scatterX: "", scatterY: "", scatterColor: "auto", axes: null, target: "auto",
+  hidden: [], scatterX: "", scatterY: "", axes: null, color: "auto",
 };
 
 /** What the reader chose: kept in the address, so that it can be shared. */
