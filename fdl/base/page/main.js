@@ -28,6 +28,15 @@ class Page {
     return this.curves.charts;
   }
 
+  /** Say beside the title what state the page or its run is in. */
+  tell(tone, text, beats) {
+    const status = place("status");
+    write(status, text);
+    status.dataset.tone = tone;
+    status.classList.toggle("beating", beats);
+    return status;
+  }
+
   /** To be called before and after the page prints. */
   print() {}
 
@@ -155,9 +164,7 @@ class RunPage extends Page {
     const hash = info.hash && element("code", { textContent: info.hash.slice(0, 8), title: `Structural hash of the model: ${info.hash}` });
     const facts = [info.run && `run ${info.run}`, hash && element("span", {}, "model hash ", hash), info.started && `started ${formatMoment(info.started)}`];
     place("facts").replaceChildren(...facts.filter(Boolean).map((one) => element("span", {}, one)));
-    write(place("status"), gone ? "Not reachable" : lost ? "Reconnecting…" : word);
-    place("status").dataset.tone = lost ? "warn" : tone;
-    place("status").classList.toggle("beating", this.connection === "live" && status === "running");
+    this.tell(lost ? "warn" : tone, gone ? "Not reachable" : lost ? "Reconnecting…" : word, this.connection === "live" && status === "running");
     document.title = [info.label || "Training run", info.run].filter(Boolean).join(" · ");
   }
 
@@ -328,14 +335,7 @@ class RunsPage extends Page {
       clearTimeout(wait);
       wait = setTimeout(() => this.choices.set({ filter: filter.value }), 120);
     });
-    place("clear-filter").addEventListener("click", () => {
-      this.choices.set({ filter: "" });
-      filter.focus();
-    });
-    const box = place("details-box");
-    place("close-details").addEventListener("click", () => box.close());
-    box.addEventListener("click", (event) => event.target === box && box.close());
-    box.addEventListener("close", () => (this.#details = null));
+    place("details-box").addEventListener("close", () => (this.#details = null));
     addEventListener("keydown", (event) => {
       const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName);
       if (event.key !== "/" || isTyping || event.ctrlKey || event.metaKey) return;
@@ -354,18 +354,14 @@ class RunsPage extends Page {
     place("shown").textContent = visible.length < all.length ? `${filtered.length} of ${all.length} listed, ${visible.length} drawn` : `all ${counted(all.length, "run")} listed and drawn`;
     filter.setAttribute("aria-invalid", String(Boolean(problem)));
     place("problem").textContent = problem;
-    place("clear-filter").hidden = !this.choices.get("filter");
   }
 
   #connection(isThere, why = "") {
     this.isLost = !isThere;
-    const status = place("status");
     const running = this.runs.all.some((run) => run.state === "running");
-    status.hidden = !this.content.served;
     const [tone, text] = !isThere ? ["warn", "Not connected"] : running ? ["live", "Live"] : ["good", "Up to date"];
-    write(status, text);
-    status.dataset.tone = tone;
-    status.classList.toggle("beating", isThere && running);
+    const status = this.tell(tone, text, isThere && running);
+    status.hidden = !this.content.served;
     status.title = isThere ? "Runs that are training are updated every two seconds" : `The page shows what it knows. ${why} Start it again: fdl runs ui`;
   }
 }
