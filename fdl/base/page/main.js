@@ -215,7 +215,7 @@ class RunsPage extends Page {
 
   constructor(content) {
     super(content);
-    this.source = content.served ? new Served() : new Embedded(content);
+    this.source = new Served();
     this.runs = new Runs();
     this.curves = new CurvesPanel(this);
     this.table = new RunTable(this);
@@ -229,7 +229,6 @@ class RunsPage extends Page {
   async start() {
     do await this.refresh();
     while (this.source.isReading && !this.isLost);
-    if (!this.content.served) return;
     let wake = null;
     document.addEventListener("visibilitychange", () => document.hidden || wake?.());
     for (;;) {
@@ -326,7 +325,7 @@ class RunsPage extends Page {
   }
 
   #head() {
-    place("label").textContent = this.content.title || "Runs";
+    place("label").textContent = this.content.title;
     place("footer").textContent = `flodl ${this.content.version}`;
     const filter = place("filter");
     filter.value = this.choices.get("filter");
@@ -360,9 +359,7 @@ class RunsPage extends Page {
     this.isLost = !isThere;
     const running = this.runs.all.some((run) => run.state === "running");
     const [tone, text] = !isThere ? ["warn", "Not connected"] : running ? ["live", "Live"] : ["good", "Up to date"];
-    const status = this.tell(tone, text, isThere && running);
-    status.hidden = !this.content.served;
-    status.title = isThere ? "Runs that are training are updated every two seconds" : `The page shows what it knows. ${why} Start it again: fdl runs ui`;
+    this.tell(tone, text, isThere && running).title = isThere ? "Runs that are training are updated every two seconds" : `The page shows what it knows. ${why} Start it again: fdl runs ui`;
   }
 }
 

@@ -1,5 +1,5 @@
 "use strict";
-/* Many runs: where they come from, what is known of each, which are shown, and how they are grouped. */
+/* Many runs: what the reader chose, what is known of each run, which are shown, and how they are grouped. */
 
 const CHOICES = {
   filter: "", sort: "-started", columns: null, search: "", axis: "", smoothing: 0, logX: false, group: "", band: "range",
@@ -54,43 +54,6 @@ class Choices {
       return value !== null && (usual === null || Array.isArray(usual) ? Array.isArray(value) : typeof value === typeof usual);
     };
     this.values = { ...CHOICES, ...Object.fromEntries(Object.entries(CHOICES).filter(fits).map(([name]) => [name, found[name]])) };
-  }
-}
-
-/** Runs and curves that the page holds itself. */
-class Embedded {
-  isReading = false;
-  total = 0;
-  #content;
-  #told = false;
-  #found;
-
-  constructor(content) {
-    this.#content = content;
-    // Little-endian doubles, as every machine with a browser has them.
-    const columns = content.columns.map((text) => new Float64Array(Uint8Array.from(atob(text), (char) => char.charCodeAt(0)).buffer));
-    this.#found = new Map(content.curves.map(([id, metric, axis, gaps, ...places]) => {
-      const [x, low, high, mean] = places.map((one) => columns[one]);
-      return [`${axis} ${id} ${metric}`, { x, low, high, mean, gaps }];
-    }));
-  }
-
-  async runs() {
-    if (this.#told) return null;
-    this.#told = true;
-    return this.#content.runs;
-  }
-
-  /** Nobody reads conditions here: words are searched in all texts of a run. */
-  async where(text) {
-    if (/[<>=~]/.test(text)) return { ids: null, problem: "a page in a file searches words; `fdl runs ui` also takes conditions" };
-    const test = worded(text);
-    const textOf = ({ name, title, path, state, note, tags, config }) => [name, title, path, state, note, ...tags, ...Object.entries(config).map(([key, [value]]) => `${key}=${formatSetting(value)}`)].join("\n");
-    return { ids: new Set(this.#content.runs.rows.filter((run) => test(textOf(run))).map((run) => run.id)), problem: "" };
-  }
-
-  async curves({ metric, axis, ids }) {
-    return new Map(ids.map((id) => [id, this.#found.get(`${axis} ${id} ${metric}`)]).filter(([, curve]) => curve));
   }
 }
 

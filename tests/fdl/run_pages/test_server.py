@@ -219,27 +219,3 @@ def test_the_page_of_one_run_is_served_beside_the_others(server, tmp_path):
     assert re.findall("event: (epoch|complete)", events) == ["epoch", "complete"]
     other = 1 - number
     assert ask(server, f"/{other}/")[0] == 503, "this run has no such files"
-
-
-def test_a_comparison_is_written_as_one_file(fdl, project):
-    folder = project({"fdl.yml": "output: {dir: out}\n"})
-    make_runs(folder / "out", 3, 2000)
-    session = fdl("runs", "compare", "2026-05-04T08-0", "2026-05-04T08-17", "--html", "a/b.html")
-    assert (session.exit, session.out, session.err) == (0, "", "wrote a/b.html\n")
-    page = (folder / "a" / "b.html").read_text(encoding="utf-8")
-    assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", page), "no remote asset"
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
-    assert data["served"] is False
-    assert [row["report"] for row in data["runs"]["rows"]] == [
-        "../out/2026-05-04T08-00-00/report.html", "../out/2026-05-04T08-17-00/report.html",
-    ]  # fmt: skip
-    axes = {axis for _, name, axis, *_ in data["curves"] if name == "loss"}
-    assert axes == {"step", "epoch", "time", "wall"}
-
-
-def test_a_comparison_that_cannot_be_written_says_so(fdl, project):
-    folder = project({"fdl.yml": "output: {dir: out}\n", "file": ""})
-    make_runs(folder / "out", 2, 100)
-    session = fdl("runs", "compare", "2026-05-04T08-0", "2026-05-04T08-17", "--html", "file/b.html")
-    assert session.exit == 1
-    assert session.err.startswith("error: file/b.html cannot be written: ")
