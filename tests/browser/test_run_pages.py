@@ -15,8 +15,7 @@ import pytest
 
 from benchmarks.many_runs import make_runs
 from fdl.base.run_record import boot_id
-from fdl.runs.pages.cache import Cache
-from fdl.runs.pages.catalog import Catalog
+from fdl.runs.pages.catalog import Cache, Catalog
 from fdl.runs.pages.many import RunsPage
 from fdl.runs.pages.server import PageServer
 from tests.fdl.run_directory.trails import trail

@@ -172,8 +172,7 @@ def ui(
     from fdl.cli.commands.docs import until_interrupted
     from fdl.runs.pages.catalog import Catalog
     from fdl.runs.pages.many import RunsPage
-    from fdl.runs.pages.server import PageServer
-    from fdl.runs.pages.token import page_token
+    from fdl.runs.pages.server import PageServer, page_token
 
     searched = places(ctx.obj, path)
     title = ", ".join(str(shortened(place)) for place in searched)

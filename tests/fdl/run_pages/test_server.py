@@ -17,8 +17,7 @@ import pytest
 
 from benchmarks.many_runs import make_runs
 from fdl.base.errors import FdlError
-from fdl.runs.pages.cache import Cache
-from fdl.runs.pages.catalog import Catalog
+from fdl.runs.pages.catalog import Cache, Catalog
 from fdl.runs.pages.many import RunsPage
 from fdl.runs.pages.server import PageServer
 from flodl.monitor import Monitor
