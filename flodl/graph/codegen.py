@@ -11,7 +11,7 @@ import itertools
 import linecache
 import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
@@ -205,9 +205,9 @@ class _Writer:
         ports = {n.operation.name: n.number for n in self.order if isinstance(n.operation, Port)}
         inputs = [ENTRY, *(ports[name] for name in topology.inputs[1:])]
         lines = ["def core(modules, inputs, state):"]
-        lines.append(f"    {''.join(f'v{number}, ' for number in inputs).rstrip()} = inputs")
+        lines.append(f"    {_listed('v', inputs)} = inputs")
         if self.slots:
-            lines.append(f"    {''.join(f's{s}, ' for s in self.slots.values()).rstrip()} = state")
+            lines.append(f"    {_listed('s', self.slots.values())} = state")
         if self.marked:
             lines.append("    mark(0)")
         nodes_by_line: dict[int, Node] = {}
@@ -225,8 +225,9 @@ class _Writer:
                 lines.append(f"    {'; '.join(parts)}")
                 nodes_by_line[len(lines)] = node
         lines.append(
-            f"    return v{topology.output}, {_tuple('v', self.tagged)}, "
-            f"{_tuple('t', [node.number for node in topology.loops])}, {_tuple('v', self.carried)}"
+            f"    return v{topology.output}, ({_listed('v', self.tagged)}), "
+            f"({_listed('t', [node.number for node in topology.loops])}), "
+            f"({_listed('v', self.carried)})"
         )
         return "\n".join(lines) + "\n", nodes_by_line
 
@@ -305,5 +306,5 @@ class _Writer:
         return expiring
 
 
-def _tuple(letter: str, numbers: Sequence[int]) -> str:
-    return f"({''.join(f'{letter}{number}, ' for number in numbers).rstrip()})"
+def _listed(letter: str, numbers: Iterable[int]) -> str:
+    return "".join(f"{letter}{number}, " for number in numbers).rstrip()

@@ -49,10 +49,6 @@ SINGLE_LABEL: Final = "single_label_classification"
 PROBLEM_TYPES: Final = ("regression", SINGLE_LABEL, "multi_label_classification")
 
 
-def _architectures(value: Any) -> tuple[str, ...]:
-    return () if value is None else texts(value)
-
-
 class EncoderConfig:
     """The sizes and constants of an encoder of any family.
 
@@ -109,9 +105,7 @@ class EncoderConfig:
     tie_word_embeddings: bool = flag(default=True)
     problem_type: str | None = one_of(PROBLEM_TYPES, default=None, nullable=True)
     dtype: str | None = text(default=None, aliases=("torch_dtype",))
-    architectures: tuple[str, ...] = parsed(
-        _architectures, "a list of class names, or null", default=None
-    )
+    architectures: tuple[str, ...] = parsed(texts, "a list of class names, or null", default=None)
     _number: int | None = whole(default=None, most=MOST_LABELS, nullable=True, key="num_labels")
     _names: tuple[str, ...] | None = class_names()
 

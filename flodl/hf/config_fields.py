@@ -206,7 +206,9 @@ def parsed(
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Read a list of texts."""
+    """Read a list of texts; null is an empty one."""
+    if value is None:
+        return ()
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
         raise Refused
     return tuple(value)

@@ -97,9 +97,8 @@ def announce(
 def _fetch(src: str, *, sentences: bool) -> None:
     """Download the weights of a model, and convert them if the user agrees."""
     checkpoint = locate(src)
-    more, download = SENTENCE_FILES if sentences else (), None
-    if isinstance(checkpoint, Repository):
-        download = checkpoint.download(more=more)
+    more = SENTENCE_FILES if sentences else ()
+    download = checkpoint.download(more=more) if isinstance(checkpoint, Repository) else None
     pickled = download is not None and any(name in PICKLED for name in download.sizes)
     if download is not None and not pickled:
         output.note(download.as_text())

@@ -287,7 +287,9 @@ def match(
     """
     expected = {key for slot in slots for key in slot.keys}
     prefix = "" if config is None else config.prefix
-    rename: keys.Rename = str if config is None else keys.reconciling(expected, prefix)
+    rename: keys.Rename = str
+    if config is not None and not stored.tensors.keys() <= expected:
+        rename = keys.reconciling(expected, prefix)
     prefix = prefix if keys.is_prefixed(expected, prefix) else ""
     arranged = keys.arrange(stored.tensors, rename)
     wrong = _Disagreements()
@@ -297,12 +299,10 @@ def match(
         sources = _sources(slot, arranged, config)
         for name in sources:
             unused.pop(name, None)
-        is_head = not keys.is_encoder_key(slot.name, prefix)
         shapes, dtypes = _disagreements(slot, sources, stored.tensors)
-        if is_head and (
-            (not sources and head_init in ("random", "replace"))
-            or (shapes and head_init == "replace")
-        ):
+        may_draw = not sources and head_init in ("random", "replace")
+        may_draw |= bool(shapes) and head_init == "replace"
+        if may_draw and not keys.is_encoder_key(slot.name, prefix):
             drawn.append(slot)
         elif not sources:
             wrong.missing.append(slot.name)
