@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fdl.base.errors import LibtorchError
-from fdl.libtorch.active import is_id, read_facts, read_text
+from fdl.base.files import text_of
+from fdl.libtorch.active import is_id, read_facts
 
 WHEELS = "https://download.pytorch.org/whl"
 """PyTorch's own index of packages; below it there is one for each variant."""
@@ -155,7 +156,7 @@ def version_facts(text: str) -> Mapping[str, object]:
 
 def installed_version(folder: Path) -> str:
     """The version in ``build-version`` of a folder; empty without the file."""
-    return read_text(folder / BUILD_VERSION).strip()
+    return text_of(folder / BUILD_VERSION).strip()
 
 
 def place(member: str) -> str | None:
@@ -239,7 +240,7 @@ def nvidia_only(requirements: Iterable[str]) -> list[str]:
 
 
 def _take(file: Path) -> str:
-    text = read_text(file)
+    text = text_of(file)
     file.unlink(missing_ok=True)
     return text
 
@@ -247,5 +248,5 @@ def _take(file: Path) -> str:
 def _cmake_version(folder: Path) -> str:
     """The version in the CMake files; the oldest archives have no ``build-version``."""
     file = folder / "share" / "cmake" / "Torch" / "TorchConfigVersion.cmake"
-    match = re.search(r'PACKAGE_VERSION "([^"]+)"', read_text(file))
+    match = re.search(r'PACKAGE_VERSION "([^"]+)"', text_of(file))
     return match[1] if match else ""

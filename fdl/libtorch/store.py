@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fdl.base.compose_file import COMPOSE_FILES
 from fdl.base.errors import LibtorchError
-from fdl.base.files import inside, put_own, staging, subfolders
-from fdl.base.hardware.machine import read
+from fdl.base.files import inside, put_own, staging, subfolders, text_of
 from fdl.base.output import note
 from fdl.libtorch.active import (
     FOLDER,
@@ -62,7 +61,7 @@ def needed_by(root: Path) -> str:
             return name
     for folder in ("", *_folders(root)):
         for name, sign in _SIGNS.items():
-            if sign.search(read(root / folder / name)):
+            if sign.search(text_of(root / folder / name)):
                 return (Path(folder) / name).as_posix()
     return ""
 

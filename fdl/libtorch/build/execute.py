@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self, TextIO
 
 from fdl.base.errors import BuildError
-from fdl.base.files import put
+from fdl.base.files import put, text_of
 from fdl.base.hardware.machine import main_memory
 from fdl.base.output import note
 from fdl.base.progress import Progress
 from fdl.base.shell_words import join
 from fdl.base.signals import handled, interrupt
 from fdl.base.units import size_text
-from fdl.libtorch.active import Variant, read_text
+from fdl.libtorch.active import Variant
 from fdl.libtorch.build.plan import CONTAINER_CUDA, RESULTS, BuildPlan, Phase, Request, Step
 from fdl.libtorch.catalog import Architecture, recorded
 from fdl.libtorch.store import Store
@@ -274,7 +274,7 @@ def _prepare(plan: BuildPlan, cuda: str) -> None:
     settings = f"{request.repository} v{request.torch} {request.arch_list} CUDA {cuda}\n"
     mark = plan.tree / "settings"
     try:
-        continues = read_text(mark) == settings
+        continues = text_of(mark) == settings
         if plan.tree.exists() and not continues:
             shutil.rmtree(plan.tree)
         plan.tree.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from fdl.base.errors import LibtorchError
+from fdl.base.files import text_of
 from fdl.base.hardware import Gpu, Nvidia
-from fdl.base.hardware.machine import read as read_file
 from fdl.libtorch import catalog
 from fdl.libtorch.active import read_facts
 from fdl.libtorch.catalog import Architecture, covers, driver_floor, numbers, parse
@@ -288,7 +288,7 @@ def _is_library(file: Path) -> bool:
 
 def _papers(folder: Path) -> tuple[str, Cuda | None]:
     """The torch version and the CUDA version in the folder's text files."""
-    module = version_facts(read_file(folder / "version.py"))
+    module = version_facts(text_of(folder / "version.py"))
     for name, torch, cuda in (
         ("build-version", installed_version(folder), ""),
         ("version.py", *(str(module.get(key) or "") for key in ("__version__", "cuda"))),
