@@ -99,13 +99,13 @@ def cuda_version(variant: str) -> str | None:
 
 
 def identify(
-    version: str, *, cuda: str | None, has_cuda: bool, wanted: str | None, where: str
+    version: str, *, cuda: object, has_cuda: bool, wanted: str | None, where: str
 ) -> Contents:
     """Determine the version and variant of a libtorch from its own files.
 
     Args:
         version: As in ``build-version``; the part after ``+`` may be missing.
-        cuda: The CUDA version, if another file gives it.
+        cuda: The CUDA version, if another file gives it, such as ``version.py``.
         has_cuda: Whether it contains libraries of CUDA.
         wanted: The requested variant; used if the libtorch does not name its variant.
         where: The name of the libtorch in messages.
@@ -117,7 +117,7 @@ def identify(
     if local == CPU or cuda_version(local) or re.match(r"rocm|xpu", local):
         variant = local
     elif cuda:
-        variant = cuda_variant(cuda)
+        variant = cuda_variant(str(cuda))
     elif not has_cuda:
         variant = CPU
     elif wanted and cuda_version(wanted):
@@ -130,7 +130,7 @@ def identify(
     if not is_id(f"precompiled/{variant}"):
         raise LibtorchError(f"{where} calls its variant `{variant}`, which cannot be a folder")
     # The version it was built with is more precise than the name of the variant.
-    exact = cuda or cuda_version(variant)
+    exact = str(cuda) if cuda else cuda_version(variant)
     return Contents(torch, variant, exact, CPU if variant == CPU else "")
 
 
@@ -210,10 +210,9 @@ def settle(folder: Path, wanted: str | None, where: str) -> Contents:
             f"{where} does not say which version of torch it is: there is no {BUILD_VERSION}",
             hint="take an archive from the PyTorch site, or let fdl choose: fdl libtorch install",
         )
-    cuda = facts.get("cuda")
     contents = identify(
         version,
-        cuda=str(cuda) if cuda else None,
+        cuda=facts.get("cuda"),
         has_cuda=any((folder / "lib").glob("*torch_cuda*")),
         wanted=wanted,
         where=where,

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self, TextIO
 
-from fdl.base.errors import BuildError
+from fdl.base.errors import BuildError, failing
 from fdl.base.files import put, text_of
 from fdl.base.hardware.machine import main_memory
 from fdl.base.output import note
@@ -34,6 +34,8 @@ from fdl.libtorch.store import Store
 
 if TYPE_CHECKING:
     from fdl.libtorch.prove import Facts
+
+_OTHER_STORE = "choose a store you may write to, such as your own: fdl libtorch build --global"
 
 _SHOWN_LINES = 4
 """Lines of output in the message about a failure."""
@@ -84,14 +86,8 @@ class Journal:
         self._tail: deque[str] = deque(maxlen=_SHOWN_LINES)
 
     def __enter__(self) -> Self:
-        try:
+        with failing(f"cannot write {self._file}", _OTHER_STORE, BuildError):
             self._log = self._file.open("a", encoding="utf-8", buffering=1)
-        except OSError as problem:
-            raise BuildError(
-                f"cannot write {self._file}: {problem.strerror}",
-                hint="choose a store you may write to, such as your own: "
-                "fdl libtorch build --global",
-            ) from None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -289,7 +285,7 @@ def _prepare(plan: BuildPlan, cuda: str) -> None:
     except OSError as problem:
         raise BuildError(
             f"cannot write {problem.filename or plan.tree}: {problem.strerror}",
-            hint="choose a store you may write to, such as your own: fdl libtorch build --global",
+            hint=_OTHER_STORE,
         ) from None
     if continues:
         note(f"continuing the build of {request.id} that an earlier call has begun")

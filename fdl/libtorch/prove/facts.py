@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from fdl.base.errors import LibtorchError
+from fdl.base.errors import LibtorchError, failing
 from fdl.base.files import text_of
 from fdl.base.hardware import Gpu, Nvidia
 from fdl.libtorch import catalog
@@ -231,10 +231,8 @@ def facts_of(folder: Path) -> Facts:
         LibtorchError: The folder does not exist, or has no libraries for Linux.
     """
     place = folder / "lib" if (folder / "lib").is_dir() else folder
-    try:
+    with failing(f"cannot read {place}", _HINT, LibtorchError):
         there = sorted(place.iterdir())
-    except OSError as error:
-        raise LibtorchError(f"cannot read {place}: {error.strerror}", hint=_HINT) from None
     libraries = tuple(read(file) for file in there if _is_library(file))
     if not libraries:
         raise _nothing_to_read(place, there)
