@@ -115,7 +115,7 @@ class RareWork:
         pieces: tuple[tuple[Any, str, str, bool], ...] = (
             (StepTrace, "_tell_digests", "digests", False),
             (StepTrace, "_tell_samples", "digests", True),
-            (StepTrace, "_tell_losses", "losses", True),
+            (StepTrace, "take_losses", "losses", True),
             (LossGuard, "keep", "snapshots", True),
             (parameter_histograms, "histograms_of", "histograms", False),
             (Monitor, "record_histograms", "histograms", True),

@@ -107,7 +107,8 @@ class Epochs:
         """
         group, feed, steps = self._group, self._feed, self._steps
         checkpoints, ledger = steps.checkpoints, steps.ledger
-        checkpoints.trace.end_epoch(steps.engine.global_step)
+        if (trace := checkpoints.trace) is not None:
+            trace.end_epoch(steps.engine.global_step)
         ledger.lap(Account.LOGGING)
         if group.leads and steps.told == epoch:
             steps.reporter.end_steps()
@@ -142,7 +143,8 @@ class Epochs:
         ledger.lap(Account.LOGGING)
         self._stops.agree(self._peers.gather_objects(steps.run.stopped))
         steps.logs.restart_clock()
-        checkpoints.trace.resume_clock(steps.engine.global_step)
+        if trace is not None:
+            trace.resume_clock(steps.engine.global_step)
 
     def _evaluated(self, epoch: int) -> dict[str, float]:
         """Evaluate on rank 0 and send the result to all ranks."""

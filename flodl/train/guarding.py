@@ -138,7 +138,7 @@ class Guarding:
         if self.left_out is None or not isinstance(feed, InOrderFeed):
             return
         self.left_out.pass_over(feed.epoch, batch)
-        if batch + 1 not in feed.skips:
+        if self._trace is not None and batch + 1 not in feed.skips:
             first = feed.begun_at
             self._trace.left_out(
                 feed.epoch,
@@ -192,7 +192,8 @@ class Guarding:
         """
         if self.guard is None:
             return None
-        self._trace.close()  # the steps that are trained again do not belong to it
+        if self._trace is not None:
+            self._trace.close()  # the steps that are trained again do not belong to it
         counted, look = self.guard.go_back_once_more(setback, self._is_left)
         self._return_to(counted)
         self.guard = None
@@ -201,10 +202,12 @@ class Guarding:
     def _counted(self) -> tuple[Any, Counted]:
         """Return everything that is counted, between two steps."""
         feed, steps = self._feed, self._steps
-        if not isinstance(feed, InOrderFeed):
-            return feed.state(), steps.counted(self._trace.steps)
-        steps.run.step = feed.done
-        return feed.state(), steps.counted(steps.engine.global_step)
+        told = steps.engine.global_step
+        if isinstance(feed, InOrderFeed):
+            steps.run.step = feed.done
+        elif self._trace is not None:
+            told = self._trace.steps
+        return feed.state(), steps.counted(told)
 
     def _return_to(self, counted: tuple[Any, Counted]) -> None:
         """Go back to the result of :meth:`_counted`; model and optimizer are there already."""

@@ -73,7 +73,8 @@ class InOrder:
             else:
                 self._between()
         except BaseException:
-            steps.checkpoints.trace.drain(losses)
+            if (trace := steps.checkpoints.trace) is not None:
+                trace.drain(losses)
             feed.close()
             steps.engine.present()
             raise
@@ -93,15 +94,15 @@ class InOrder:
             scalars=log.scalars,
         )
         steps.told, self._seen = feed.epoch, 0
-        steps.logs.record_losses(trace.loss_sink())
-        trace.begin_epoch(
-            feed.epoch,
-            feed.rest.order if isinstance(feed.rest, EpochIterator) else None,
-            size=batches.batch_size or 0,
-            first=feed.done,
-            step=step,
-            parts=plan.accumulate,
-        )
+        if trace is not None:
+            trace.begin_epoch(
+                feed.epoch,
+                feed.rest.order if isinstance(feed.rest, EpochIterator) else None,
+                size=batches.batch_size or 0,
+                first=feed.done,
+                step=step,
+                parts=plan.accumulate,
+            )
         steps.logs.restart_clock(self.seconds)
         steps.timer.begin()
         self.seconds = 0.0
@@ -130,7 +131,7 @@ class InOrder:
             if first_batch.waits:
                 first_batch.look(model, batch)
                 lap(Account.SETUP)
-            if engine.global_step >= trace.next_step:
+            if trace is not None and engine.global_step >= trace.next_step:
                 trace.look(model, batch, engine.global_step)
                 lap(Account.LOGGING)
             if gradient is not None:

@@ -171,8 +171,9 @@ class Loop:
         self.steering.restore(start.state.acts, counts.steps, start.source)
         begins = group.leads and counts.local_step == start.position.step == 0
         self.checkpoints.begin(found, label)
-        logs.record_losses(self.checkpoints.trace.loss_sink())
-        self.checkpoints.trace.take_norms_of(step_values)
+        if (trace := self.checkpoints.trace) is not None:
+            logs.record_losses(trace.take_losses)
+            trace.take_norms_of(step_values)
         self.reporter.introduce(self.model, parts.optimizer, engine.report(), start.state.records)
         self.reporter.follow(self.run, engine)
         self.reporter.steer(self.steering)
@@ -239,7 +240,8 @@ class Loop:
             log.msg(f"  stopped after epoch {epochs}: {self.run.stopped}")
         if self.feed.schedule is not None:
             self.checkpoints.append_samples(self.feed.schedule.position)
-        self.checkpoints.trace.finish(self.model, self.steps.engine.global_step)
+        if (trace := self.checkpoints.trace) is not None:
+            trace.finish(self.model, self.steps.engine.global_step)
         self.checkpoints.save_final(self.history)
         self.hooks.call("on_train_end", self.run)
 

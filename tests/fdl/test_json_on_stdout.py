@@ -72,7 +72,7 @@ scanned = cache(scan)
 @pytest.fixture(autouse=True)
 def _scanned_once(monkeypatch):
     """A scan of flodl takes seconds."""
-    monkeypatch.setattr("fdl.cli.commands.api_ref.scan", scanned)
+    monkeypatch.setattr("fdl.cli.commands.self.scan", scanned)
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ class RankCheckpoints:
     Attributes:
         keeper: Writes the files, or takes part in that.
         samples: Records which batches this rank trains.
-        trace: Records the steps of rank 0.
+        trace: Records the steps of rank 0; None without a run directory, and before :meth:`begin`.
         unchecked: Whether :meth:`check_once` is still to be called.
     """
 
@@ -52,7 +52,7 @@ class RankCheckpoints:
         self._texts = EpochTexts()
         self._ledger: SampleLedger | None = None
         self.samples = SampleRecorder(group.rank, parts.batches.batch_size or 0)
-        self.trace = StepTrace(None)
+        self.trace: StepTrace | None = None
         self._writes = False
         self.unchecked = True
 
@@ -123,9 +123,10 @@ class RankCheckpoints:
 
     def end_trace(self, logs: EpochLogs) -> None:
         """Write what is left of the trace, and close it."""
-        if logs.current is not None:
-            self.trace.drain(logs.current.losses)
-        self.trace.close()
+        if self.trace is not None:
+            if logs.current is not None:
+                self.trace.drain(logs.current.losses)
+            self.trace.close()
 
     def append_samples(self, position: int) -> None:
         """Append the samples that all ranks have trained since the last call; collective.

@@ -134,7 +134,8 @@ def take_over(loop: Loop) -> None:
         steps.logs.pass_on()
     loop.plan = steps.plan = plan
     loop.checkpoints.take_over(plan, steps.engine.global_step)
-    steps.logs.record_losses(loop.checkpoints.trace.loss_sink())
+    if (trace := loop.checkpoints.trace) is not None:
+        steps.logs.record_losses(trace.take_losses)
     loop.steering.record_in(plan.run_dir)
     records = reporter.take_over(plan)
     reporter.introduce(loop.model, loop.parts.optimizer, steps.engine.report(), records)

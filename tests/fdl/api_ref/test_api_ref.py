@@ -189,9 +189,7 @@ def flodl_reference():
 def shown(flodl_reference, monkeypatch, capsys):
     """What ``fdl api-ref ARGS`` prints in this checkout, without another scan."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(
-        "fdl.cli.commands.api_ref.scan", {ROOT / "flodl": flodl_reference}.__getitem__
-    )
+    monkeypatch.setattr("fdl.cli.commands.self.scan", {ROOT / "flodl": flodl_reference}.__getitem__)
 
     def run(*args):
         assert main(["api-ref", *args]) == 0
