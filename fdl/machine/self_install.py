@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import sysconfig
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -60,14 +60,11 @@ def home_folder(variables: Mapping[str, str]) -> Path:
     Raises:
         FdlError: The user has none.
     """
-    try:
-        home = Path.home()
-    except RuntimeError:
-        home = Path()
-    # With an empty HOME, `~` would be the root of the file system.
-    if not home.is_absolute() or variables.get("HOME") == "":
-        raise FdlError("there is no home folder to install into", hint="set HOME")
-    return home
+    with suppress(RuntimeError):
+        # With an empty HOME, `~` would be the root of the file system.
+        if variables.get("HOME") != "" and Path.home().is_absolute():
+            return Path.home()
+    raise FdlError("there is no home folder to install into", hint="set HOME")
 
 
 def start_file(shell: str, variables: Mapping[str, str]) -> Path:
@@ -80,9 +77,10 @@ def start_file(shell: str, variables: Mapping[str, str]) -> Path:
     if shell == "zsh":
         return Path(variables.get("ZDOTDIR") or home) / ".zshrc"
     if shell == "fish":
-        configured = Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
-        folder = configured if configured.is_absolute() else home / ".config"
-        return folder / "fish" / "config.fish"
+        # A folder that is not absolute counts as none.
+        configured = variables.get("XDG_CONFIG_HOME", "")
+        folder = configured if os.path.isabs(configured) else home / ".config"  # noqa: PTH117
+        return Path(folder, "fish", "config.fish")
     return home / ".bashrc"
 
 
@@ -117,18 +115,24 @@ def with_block(content: bytes, block: str, file: Path) -> bytes:
     return b"".join(kept)
 
 
+@contextmanager
+def _failing(file: Path, what: str, hint: str = "") -> Iterator[None]:
+    """Say which file cannot be ``read`` or ``written``, and what helps."""
+    try:
+        yield
+    except OSError as problem:
+        raise FdlError(f"{file} cannot be {what}: {problem.strerror}", hint=hint) from None
+
+
 def read(file: Path) -> bytes:
     """The content of a start-up file; empty when there is none.
 
     Raises:
         FdlError: It cannot be read.
     """
-    try:
+    with _failing(file, "read"), suppress(FileNotFoundError):
         return file.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as problem:
-        raise FdlError(f"{file} cannot be read: {problem.strerror}") from None
+    return b""
 
 
 def replace(file: Path, content: bytes) -> None:
@@ -137,15 +141,10 @@ def replace(file: Path, content: bytes) -> None:
     Raises:
         FdlError: That is not possible; the file is as it was.
     """
-    try:
+    with _failing(file, "written", "`fdl self autocomplete -n` shows what to add to it"):
         if file.exists() and not os.access(file, os.W_OK):
             raise PermissionError(13, "it is read-only")
         put(file, content)
-    except OSError as problem:
-        raise FdlError(
-            f"{file} cannot be written: {problem.strerror}",
-            hint="`fdl self autocomplete -n` shows what to add to it",
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,16 +180,12 @@ def look() -> Place:
     scripts = [Path(sysconfig.get_path("scripts", scheme), name) for scheme in schemes]
     script = next((path for path in scripts if path.is_file()), scripts[0])
     path = home / ".local" / "bin" / name
-    try:
+    with _failing(path, "read", "check its permissions"):
         if not os.path.lexists(path):
             return Place(path, script, "free")
         if path.exists() and script.exists() and path.samefile(script):
             return Place(path, script, "this")
         return Place(path, script, "link" if _leads_to_an_fdl(path) else "foreign")
-    except OSError as error:
-        raise FdlError(
-            f"{path} cannot be read: {error.strerror}", hint="check its permissions"
-        ) from None
 
 
 def link(place: Place, *, dry_run: bool = False) -> None:
@@ -216,17 +211,13 @@ def link(place: Place, *, dry_run: bool = False) -> None:
     if dry_run:
         return
     temporary = path.with_name(f".fdl.{os.getpid()}.tmp")
-    try:
+    with _failing(path, "written", "check the permissions of its folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.symlink_to(script)
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise FdlError(
-            f"{path} cannot be written: {error.strerror}",
-            hint="check the permissions of its folder",
-        ) from None
+        try:
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def path_hint(place: Place, environ: Mapping[str, str]) -> str:

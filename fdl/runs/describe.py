@@ -31,18 +31,8 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from fdl.run.batch.queue import Queued
     from fdl.runs.metrics import Best, Metric
     from fdl.runs.run import Run
-
-
-def queue(jobs: Sequence[Queued]) -> Table:
-    """One row per job in the queue of a cluster."""
-    rows = [
-        (printable(one.id), one.state.lower(), printable(one.reason), printable(one.record.name))
-        for one in jobs
-    ]
-    return table(rows, ("JOB", "STATE", "REASON OR NODES", "COMMAND OR RUN"))
 
 
 def best_value(run: Run, metric: Metric) -> str:

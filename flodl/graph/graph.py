@@ -9,15 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from flodl.errors import FlodlError, StateError
-from flodl.graph.attached import Attached
+from flodl.graph.attached import Attached, Progress
 from flodl.graph.capture import Capturable, obstacles
 from flodl.graph.codegen import Core, Initial, Mark
 from flodl.graph.drawn import Drawn
+from flodl.graph.history import MetricHistory
 from flodl.graph.identity import Identified
 from flodl.graph.observe import Observed
 from flodl.graph.persist import Checkpointed
 from flodl.graph.profile import Profiled
-from flodl.graph.state import Stateful, outermost_stateful
+from flodl.graph.state import Captures, Stateful, outermost_stateful
 from flodl.graph.topology import Topology
 from flodl.graph.tree import Tree
 from flodl.torch_features import is_exporting
@@ -56,7 +57,9 @@ class Graph(
         super().__init__()
         self._core = Core(topology, initials)
         self._compile_options: dict[str, Any] | None = None
-        self._captures = type(self._captures)(len(topology.state_tags))
+        self._captures = Captures(len(topology.state_tags))
+        self._metrics = MetricHistory()
+        self._progress = Progress()
         # Not add_module: it refuses names of Graph's methods, and a tag may be one.
         for node in topology.nodes:
             if node.prefix:

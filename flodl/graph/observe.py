@@ -48,9 +48,7 @@ class Observed(GraphBase):
     as one point. The points of a metric are its :meth:`trend`.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._metrics = MetricHistory()
+    _metrics: MetricHistory
 
     # --- Buffering -------------------------------------------------------------------------
 

@@ -42,9 +42,7 @@ class Tree(GraphBase):
     message names the segment and what exists instead.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._composed = False
+    _composed = False
 
     # --- Structure -------------------------------------------------------------------------
 

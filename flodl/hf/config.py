@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from fdl.base.files import replacing
 from flodl.hf.config_fields import (
@@ -39,6 +39,9 @@ from flodl.hf.config_fields import (
     whole,
 )
 from flodl.hf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flodl.hf.head_kind import HeadKind
 
 ACCESS: Final = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
 """Arguments that say how to reach a configuration."""
@@ -291,10 +294,9 @@ class EncoderConfig:
     def __repr__(self) -> str:
         return f"{type(self).__name__} {self.to_json_string()}"
 
-    @property
-    def base_class_name(self) -> str:
-        """The model class without a head: ``BertModel``, ``XLMRobertaModel``."""
-        return f"{self.class_prefix}Model"
+    def class_name(self, kind: HeadKind) -> str:
+        """The class of the family with a head: ``BertForMaskedLM``, ``BertModel``."""
+        return f"{self.class_prefix}{kind.suffix}"
 
     # --- As JSON ---------------------------------------------------------------------------
 
@@ -424,8 +426,7 @@ def config_of(
     src: str | os.PathLike[str], options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str, dict[str, Any]]:
     """The JSON object of a directory or repository, its name, and the options that are fields."""
-    from flodl.hf.hub import locate
-    from flodl.hf.source import CONFIG, Access
+    from flodl.hf.source import CONFIG, Access, locate
 
     reach = {name: value for name, value in options.items() if name in ACCESS}
     others = {name: value for name, value in options.items() if name not in ACCESS}

@@ -28,7 +28,6 @@ from flodl.hf.errors import (
 )
 from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import saved_head
-from flodl.hf.hub import locate
 from flodl.hf.opening import with_head
 from flodl.hf.source import (
     CONFIG,
@@ -36,6 +35,7 @@ from flodl.hf.source import (
     WEIGHTS,
     Access,
     Checkpoint,
+    locate,
     read_text,
     shard_names,
 )

@@ -16,8 +16,8 @@ from fdl.base.terminal import Questions
 from fdl.base.units import size_text
 from flodl.hf.errors import HubOffline, PickleOnlyError
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.hub import PICKLED, SENTENCE_FILES, locate
-from flodl.hf.source import COMPANIONS, Access, Checkpoint
+from flodl.hf.hub import PICKLED, SENTENCE_FILES
+from flodl.hf.source import COMPANIONS, Access, Checkpoint, locate
 
 if TYPE_CHECKING:
     from flodl.hf.hub import Repository

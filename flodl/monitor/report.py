@@ -11,12 +11,18 @@ from typing import final
 
 from fdl.base import page_assets
 from fdl.base.files import replace_text
-from flodl.monitor.media.embed import BUDGET, embedded
 from flodl.monitor.media.records import MediaRecord
-from flodl.monitor.media.store import KEPT, MediaStore
-from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
+from flodl.monitor.media.store import BUDGET, KEPT, MediaStore, embedded
+from flodl.monitor.records import (
+    EpochRecord,
+    Finish,
+    RunInfo,
+    StepProgress,
+    StepSeries,
+    finite,
+    to_json,
+)
 from flodl.monitor.series import SeriesStore
-from flodl.monitor.step_progress import StepProgress
 
 POINTS_IN_FILE = 2000
 """Points per step curve in a page saved as a file."""

@@ -15,10 +15,7 @@ import pytest
 
 from benchmarks.many_runs import make_runs
 from fdl.base.run_record import boot_id
-from fdl.cli.commands.runs_look import write_page
-from fdl.runs.find import search
-from fdl.runs.pages.cache import Cache
-from fdl.runs.pages.catalog import Catalog
+from fdl.runs.pages.catalog import Cache, Catalog
 from fdl.runs.pages.many import RunsPage
 from fdl.runs.pages.server import PageServer
 from tests.fdl.run_directory.trails import trail
@@ -331,25 +328,26 @@ def test_a_run_that_trains_is_followed_without_loading_the_page_again(tmp_path, 
 
 
 @pytest.mark.parametrize(("width", "dark"), [(400, True), (1280, False), (2560, True)])
-def test_one_file_is_harmless_and_fits_every_width(tmp_path, browser, width, dark):
+def test_hostile_texts_are_harmless_and_the_page_fits_every_width(tmp_path, browser, width, dark):
     [run, _] = make_runs(tmp_path / "runs", 2, 500)
     config = {HOSTILE: {"value": HOSTILE, "origin": HOSTILE}}
     (run / "config.json").write_text(json.dumps(config))
     (run / "notes.json").write_text(json.dumps({"tags": [HOSTILE], "note": HOSTILE}))
     table = (run / "metrics.csv").read_text().replace("accuracy", f'"{HOSTILE}"')
     (run / "metrics.csv").write_text(table)
-    write_page(search([tmp_path / "runs"]), tmp_path / "page.html")
-    browser.open(tmp_path / "page.html", width=width, dark=dark)
-    browser.wait_for(DRAWN)
-    browser.evaluate("page.open(page.runs.all[1])")
-    browser.settle()
-    assert HOSTILE in " ".join(texts(browser, "#details-body td"))
-    assert browser.evaluate("window.stolen ?? null") is None
-    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert background == ("rgb(14, 17, 22)" if dark else "rgb(245, 246, 248)")
-    assert browser.requests == [(tmp_path / "page.html").as_uri()], "no remote asset"
-    assert browser.console == []
+    with page_of(tmp_path / "runs", tmp_path / "cache") as url:
+        browser.open(url, width=width, dark=dark)
+        browser.wait_for(DRAWN)
+        browser.evaluate("page.open(page.runs.all[1])")
+        browser.settle()
+        assert HOSTILE in " ".join(texts(browser, "#details-body td"))
+        assert browser.evaluate("window.stolen ?? null") is None
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == ("rgb(14, 17, 22)" if dark else "rgb(245, 246, 248)")
+        assert all(one.startswith(url) for one in browser.requests), "no remote asset"
+        assert browser.console == []
+        browser.open("about:blank")
 
 
 def test_every_control_has_a_name(served):

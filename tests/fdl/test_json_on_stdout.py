@@ -10,7 +10,7 @@ import pytest
 
 from fdl.cli.builtins.table import TABLE
 from fdl.cli.entry import main
-from fdl.scaffold.api_ref import scan
+from fdl.scaffold.api_ref.scan import scan
 from tests import fork_server
 from tests.rows import each_row
 
@@ -72,7 +72,7 @@ scanned = cache(scan)
 @pytest.fixture(autouse=True)
 def _scanned_once(monkeypatch):
     """A scan of flodl takes seconds."""
-    monkeypatch.setattr("fdl.cli.commands.api_ref.scan", scanned)
+    monkeypatch.setattr("fdl.cli.commands.self.scan", scanned)
 
 
 @pytest.fixture

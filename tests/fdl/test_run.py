@@ -144,3 +144,13 @@ def test_a_warm_help_page_reads_no_yaml_and_the_first_one_is_not_drawn_by_rich(p
     assert fdl("--dry-run", "s").exit == 0
     assert loaded_by(folder, "t", "--help").isdisjoint({"yaml", "pydantic", "typer"})
     assert loaded_by(folder, "--help").isdisjoint({"typer", "rich", "httpx2", "torch"})
+
+
+@pytest.mark.parametrize(
+    "typed", ["config show", "config show t", "why commands.t.run", "check", "list"], ids=str
+)
+def test_a_warm_built_in_command_neither_reads_nor_checks_the_manifest_again(typed, project, fdl):
+    folder = project({"fdl.yml": "commands: {t: {run: 'true'}}"})
+    pass_a_tick()
+    assert fdl("t").exit == 0
+    assert loaded_by(folder, *typed.split()).isdisjoint({"yaml", "pydantic"})

@@ -59,23 +59,18 @@ class Picker {
   constructor(label, options, chosen, act) {
     Object.assign(this, { options, chosen, act });
     this.count = element("span", { className: "count" });
-    const summary = element("summary", {}, label, " ", this.count);
     this.search = searchField(`Search ${label.toLowerCase()}`, () => this.#fill());
     this.list = element("div", { className: "ticks", role: "group", "aria-label": label });
     const tools = [["All", () => this.#all(true)], ["None", () => this.#all(false)], ["Usual", () => act(null)]].map(([text, pressed]) => button(text, pressed));
-    this.box = element("details", { className: "picker" }, summary, element("div", { className: "sheet" }, this.search, ...tools, this.list));
-    this.box.addEventListener("toggle", () => this.box.open && this.#fill());
-    this.box.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || !this.box.open) return;
-      this.box.open = false;
-      summary.focus();
-    });
-    document.addEventListener("pointerdown", (event) => (this.box.open &&= this.box.contains(event.target)));
+    this.sheet = element("div", { className: "sheet", popover: "auto" }, this.search, ...tools, this.list);
+    this.sheet.addEventListener("toggle", () => this.show());
+    const opener = element("button", { type: "button", popoverTargetElement: this.sheet }, label, " ", this.count);
+    this.box = element("div", { className: "picker" }, opener, this.sheet);
   }
 
   show() {
     this.count.textContent = `${this.chosen().length}/${this.options().length}`;
-    if (this.box.open) this.#fill();
+    if (this.sheet.matches(":popover-open")) this.#fill();
   }
 
   get #fitting() {

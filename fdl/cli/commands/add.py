@@ -1,4 +1,4 @@
-"""``fdl add flodl-hf``: models of the Hugging Face hub, in a project that is there already."""
+"""``fdl add flodl-hf`` and ``fdl adopt SCRIPT``: what fdl adds to a project that exists already."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from fdl.base import output
 from fdl.base.errors import UsageError
 from fdl.cli.commands.verb import Call, DryRun, Group, Verb
+from fdl.manifest.source import shown
 from fdl.scaffold.add import (
     FOLDER,
     Installation,
@@ -22,6 +23,7 @@ from fdl.scaffold.add import (
     playground as make_playground,
 )
 from fdl.scaffold.add_requirement import EXTRAS
+from fdl.scaffold.adopt import adopted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -159,3 +161,34 @@ def print_next(folder: str, steps: Sequence[tuple[str, str]]) -> None:
     change = f"  cd {folder}\n" if folder else ""
     sys.stdout.write(f"\nNext:\n{change}")
     sys.stdout.writelines(f"  {command:<{width}}  # {why}\n" for command, why in steps)
+
+
+@verbs.command("adopt", cls=Verb)
+def adopt(
+    script: Annotated[Path, typer.Argument(help="The program, such as train.py")],
+    dry_run: DryRun = False,
+) -> int:
+    """Write fdl.yml beside an existing script. The script does not change and does not run.
+
+    fdl reads the options from the source. The manifest lists them, has a first preset, and suggests
+    patterns for metrics. An existing manifest is never changed.
+
+    Raises:
+        ScaffoldError: There is no such script, or its folder has a manifest.
+    """
+    made = adopted(script)
+    if dry_run:
+        output.write(sys.stdout, made.text)
+        return 0
+    made.write()
+    options = output.counted(made.options, "option")
+    sys.stdout.write(f"Created {shown(str(made.file))} for {script} ({options} read from it)\n")
+    if not output.is_quiet():
+        folder = "" if made.file.parent == Path.cwd() else shown(str(made.file.parent))
+        steps = (
+            (f"fdl {made.command} --help", "show its options and presets"),
+            (f"fdl -n {made.command} {made.preset}", "show what would run"),
+            (f"fdl {made.command} {made.preset}", "run it"),
+        )
+        print_next(folder, steps)
+    return 0

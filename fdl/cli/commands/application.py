@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 # What its parser refuses. Typer exports this class of click under no name of its own.
 _Refused: type[Exception] = typer.BadParameter.__bases__[0]
 
-_IN_A_MODULE_OF = dict.fromkeys(PROGRAMS, "bundled")
+_IN_A_MODULE_OF = {
+    **dict.fromkeys(PROGRAMS, "bundled"),
+    **dict.fromkeys(("setup", "diagnose"), "machine"),
+    "adopt": "add",
+}
 
 
 class Builtins(TyperGroup):

@@ -1,16 +1,40 @@
-"""``fdl config``: what the manifest says and where each value was written, and changing one."""
+"""``fdl config``: what the manifest says and where each value was written, and changing one.
+
+``fdl why`` prints what :func:`explained` makes.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fdl.base import output
-from fdl.cli.answers import config_show
+from fdl.base.errors import UsageError
+from fdl.base.shell_words import join
+from fdl.base.suggest import nearest
 from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Json, Open, Verb
-from fdl.plan.edit import prepare, words_of
+from fdl.manifest.builtins import RESERVED
+from fdl.manifest.inspect.document import (
+    explanation,
+    explanation_json,
+    listing,
+    records,
+    terminal_columns,
+)
+from fdl.manifest.inspect.field import Report, parse
+from fdl.manifest.secrecy import script
+from fdl.manifest.source import shown
+from fdl.plan.inspect import resolved
+from fdl.runs import resolved as record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fdl.manifest.inspect.field import Field
+    from fdl.manifest.load import Manifest
+    from fdl.manifest.select.project import Project
 
 verbs = Group("config", "Show the manifest's values with their origins, or change one.")
 
@@ -67,6 +91,9 @@ def set_(
         FdlError: The change would not take effect, would break the manifest, or cannot be made
             without touching anything else; nothing is written then.
     """
+    # It loads yaml and pydantic, which `config show` does not need.
+    from fdl.plan.edit import prepare, words_of
+
     call: Call = ctx.obj
     project, words = call.behind_environment(words_of(for_ or ""))
     asked = None if for_ is None else words
@@ -77,3 +104,108 @@ def set_(
         change.write()
         output.write(sys.stdout, change.report())
     return 0
+
+
+def config_show(call: Call, words: Sequence[str], *, as_json: bool) -> str:
+    """The merged manifest, or all values that one command runs with, as text or JSON.
+
+    The words are an environment, a command as it is typed, both, or nothing.
+
+    Raises:
+        FdlError: There is no manifest, it is broken, or the words name nothing that runs.
+    """
+    project, words = call.behind_environment(words)
+    if words:
+        command = resolved(project, words, call.here())
+        output.warnings(command.warnings)
+        tree, fields = command.page()
+        if as_json:
+            return output.json_text({**command.as_dict(), "fields": records(command.fields)})
+    else:
+        report = _report(project)
+        tree, fields = report.tree, report.fields
+        project.require_readers(project.level(), warn=True)
+        output.warnings([*project.warnings, *_unreachable(project.root)])
+        if as_json:
+            return output.json_text(records(fields))
+    width = terminal_columns()
+    palette = output.Palette(on=False) if width is None else output.palette(sys.stdout)
+    return listing(tree, fields, project.directory, palette, width)
+
+
+def explained(call: Call, asked: str, words: Sequence[str], *, as_json: bool) -> str:
+    """Every place that sets one value, strongest first, as text or JSON.
+
+    ``asked`` is a manifest path, a flag of the command, or ``RUN_OR_CHECKPOINT:FIELD``. The words
+    are those of :func:`config_show`.
+
+    Raises:
+        FdlError: Nothing sets the value, or its place cannot be read.
+    """
+    split = record.split(asked)
+    if split is not None:
+        found = record.explain(*split)
+    else:
+        project, words = call.behind_environment(words)
+        found = (_of_command if words else _of_manifest)(call, project, asked, words)
+    if as_json:
+        return output.json_text(explanation_json(found))
+    return explanation(found, output.palette(sys.stdout), terminal_columns())
+
+
+def _of_manifest(_call: Call, project: Project, asked: str, _words: Sequence[str]) -> list[Field]:
+    path, report = parse(asked), _report(project)
+    project.require_readers(project.level(), warn=True)
+    output.warnings(project.warnings)
+    found = report.explain(path)
+    if found:
+        return found
+    where = f"nothing in {', '.join(map(shown, reversed(project.root.layers)))} sets `{asked}`"
+    raise _unset(where, asked, (one.name for one in report.fields), "")
+
+
+def _of_command(call: Call, project: Project, asked: str, words: Sequence[str]) -> list[Field]:
+    command = resolved(project, words, call.here())
+    output.warnings(command.warnings)
+    found = command.find(asked)
+    if found:
+        return found
+    typed = f" {script(join(words))}"
+    names = (one.name for one in command.fields)
+    raise _unset(f"nothing sets `{asked}` for `{command.typed}`", asked, names, typed)
+
+
+def _report(project: Project) -> Report:
+    """The project's own manifest.
+
+    Raises:
+        FdlError: It is broken, or has no overlay of the environment.
+    """
+    report = Report(project.root)
+    project.require_overlay_for("the project's own manifest")
+    return report
+
+
+def _unset(problem: str, asked: str, known: Iterable[str], typed: str) -> UsageError:
+    names = list(known)
+    last = asked.rpartition(".")[2]
+    namesakes = [name for name in names if name.rpartition(".")[2] == last]
+    close = nearest(asked, names) or (namesakes[0] if namesakes else None)
+    if close is None:
+        ends = {name.rpartition(".")[2]: name for name in reversed(names)}
+        end = nearest(last, ends)
+        close = ends[end] if end else None
+    all_of_them = f"`fdl config show{typed}` lists every value that is set"
+    return UsageError(
+        problem, hint=f"did you mean `fdl why {close}{typed}`?" if close else all_of_them
+    )
+
+
+def _unreachable(manifest: Manifest) -> list[str]:
+    """Warnings about commands that a built-in of the same name hides."""
+    commands = manifest.node.get("commands")
+    return [
+        f"command `{name}` cannot be reached: fdl has a built-in of that name; rename it"
+        for name in (commands.mapping if commands else ())
+        if name in RESERVED
+    ]

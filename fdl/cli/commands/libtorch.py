@@ -13,8 +13,7 @@ import typer
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.shell_words import join
-from fdl.cli.commands.libtorch_build import Global, Torch, build
-from fdl.cli.commands.libtorch_check import check, gpus_here
+from fdl.cli.commands.libtorch_build import Global, Torch, build, check, gpus_here
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
 from fdl.libtorch.store import Store, locate
 

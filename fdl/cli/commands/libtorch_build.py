@@ -1,4 +1,4 @@
-"""``fdl libtorch build``: libtorch from source, for exactly the GPU architectures one has."""
+"""``fdl libtorch build`` and ``check``: libtorch from source, and what installed ones run on."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import typer
 from fdl.base import output
 from fdl.base.errors import BuildError, UsageError
 from fdl.base.terminal import ask
-from fdl.cli.commands.verb import Complete, DryRun
+from fdl.cli.commands.verb import Complete, DryRun, Json
+from fdl.libtorch.active import is_id
 from fdl.libtorch.store import locate
 
 if TYPE_CHECKING:
+    from fdl.base.hardware import Gpu, Nvidia
     from fdl.libtorch.build.plan import BackEnd, BuildPlan, Request, Tools
     from fdl.libtorch.catalog import Architecture
     from fdl.libtorch.store import Store
-
 
 Torch = Annotated[
     str | None,
@@ -156,3 +157,76 @@ def _build(planned: BuildPlan, store: Store, found: Tools) -> None:
         execute(planned, store, nvcc_version(found, planned.request.archs))
     else:
         execute(planned, store)
+
+
+def check(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="Installed variant, or a folder with lib/ (default: the active variant)"
+        ),
+        Complete("variants"),
+    ] = None,
+    archs: Annotated[
+        str | None,
+        typer.Option(help='GPU architectures to check, such as "6.1;12.0" (default: your GPUs\')'),
+    ] = None,
+    json: Json = False,
+    everywhere: Global = False,
+) -> int:
+    """Check which GPUs and systems the installed libraries run on.
+
+    Returns:
+        0 when every GPU is served and nothing is missing, else 1.
+
+    Raises:
+        FdlError: There is no such variant or folder, or it has no libraries.
+    """
+    from fdl.libtorch.prove import facts_of
+    from fdl.libtorch.prove.report import document, examine, text
+
+    gpus, nvidia = _gpus(archs)
+    folder, variant = _target(target, everywhere=everywhere)
+    report = examine(facts_of(folder), gpus, nvidia, os.environ, variant)
+    if json:
+        output.print_json(document(report))
+    else:
+        output.show(text(report))
+    return 0 if report.ok else 1
+
+
+def _target(wanted: str | None, *, everywhere: bool) -> tuple[Path, str]:
+    """The folder to read, and the id of the variant where it is one."""
+    store = locate(str(Path.cwd()), os.environ, use_global=everywhere)
+    if wanted is None:
+        variant = store.required()
+        return Path(variant.path), variant.id
+    if is_id(wanted) and (store.is_installed(wanted) or not Path(wanted).exists()):
+        return Path(store.get(wanted).path), wanted
+    return Path(wanted).absolute(), ""
+
+
+def gpus_here() -> Nvidia:
+    """The GPUs of this machine; what is wrong with them is a warning."""
+    from fdl.base.hardware import nvidia
+
+    found = nvidia(os.environ)
+    for trouble in found.troubles:
+        output.warning(trouble.message, trouble.remedy)
+    return found
+
+
+def _gpus(archs: str | None) -> tuple[tuple[Gpu, ...], Nvidia | None]:
+    """The GPUs to judge for: those that were named, else this machine's with their driver."""
+    from fdl.libtorch.prove.facts import cards_of
+
+    if archs is not None:
+        return cards_of(archs), None
+    found = gpus_here()
+    hidden = len(found.gpus) - len(found.visible)
+    if hidden and found.visible and found.restriction is not None:
+        output.note(
+            f"CUDA_VISIBLE_DEVICES={found.restriction} keeps {hidden} of {len(found.gpus)} GPUs "
+            "out of this check"
+        )
+    return found.counted, found

@@ -12,7 +12,7 @@ from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.terminal import ask
 from fdl.base.units import printable, size_text
-from fdl.cli.commands.runs_group import (
+from fdl.cli.commands.runs import (
     Places,
     State,
     Where,

@@ -11,7 +11,7 @@ import typer
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.units import printable
-from fdl.cli.commands.runs_group import OneRun, chosen, print_json, project_folders
+from fdl.cli.commands.runs import OneRun, chosen, print_json, project_folders
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
 from fdl.runs.find import choose, search, shortened, stands_for_a_run
 from fdl.runs.follow import parse, tell as tell_run

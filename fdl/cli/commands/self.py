@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.shell_words import quote
-from fdl.cli.commands.verb import DryRun, Group, Verb
+from fdl.cli.commands.verb import DryRun, Group, Json, Verb
 from fdl.machine.self_install import (
     Shell,
     block,
@@ -26,11 +27,13 @@ from fdl.machine.self_install import (
     with_block,
 )
 from fdl.machine.update import upgrade_command
+from fdl.scaffold.api_ref.scan import find, scan
+from fdl.scaffold.api_ref.select import as_json, as_list, as_text, public, select
 
 verbs = Group(
     "self",
     "Install fdl and its completion; print references, skills and schemas.",
-    {"skill": "skill", "api-ref": "api_ref", "schema": "schema"},
+    {"skill": "skill", "schema": "schema"},
 )
 
 
@@ -94,4 +97,44 @@ def autocomplete(dry_run: DryRun = False) -> int:
     output.write(
         sys.stdout, f"Open a new shell, or load it in this one:\n  source {quote(str(file))}\n"
     )
+    return 0
+
+
+@verbs.command("api-ref", cls=Verb)
+def api_ref(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Class, function, method or module to show: `Trainer`, `Trainer.builder`, "
+            "`flodl.nn` (default: list the public names)"
+        ),
+    ] = None,
+    path: Annotated[
+        Path | None,
+        typer.Option(help="Project folder or package to read, instead of the nearest flodl"),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """List flodl's public classes and functions, or show one of them.
+
+    Files that cannot be read are left out. It needs griffe: `pip install 'flodl[api-ref]'`.
+
+    Raises:
+        FdlError: The source was not found, or it has no class, function or module of this name.
+    """
+    package = find(path, Path.cwd(), os.environ)
+    reference = scan(package)
+    output.warnings(reference.problems)
+    names = select(reference, name) if name else public(reference)
+    if json:
+        entries = [one.alone for one in names] if name else reference.entries
+        text = as_json(reference.version, entries)
+    else:
+        palette = output.palette(sys.stdout)
+        if name and len({one.path for one in names}) == 1:
+            text = "\n".join(as_text(one, palette) for one in names)
+        else:
+            title = f"{package.name} {reference.version}, read from {package}"
+            text = f"{palette.bold(title)}\n{as_list(names, palette)}"
+    output.write(sys.stdout, text)
     return 0

@@ -9,9 +9,9 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import ManifestError, UsageError
-from fdl.cli import answers
 from fdl.cli.builtins.tree import schema
-from fdl.cli.commands.runs_group import project_folders
+from fdl.cli.commands.config import explained
+from fdl.cli.commands.runs import project_folders
 from fdl.cli.commands.verb import Call, Complete, Group, Json, Open
 from fdl.programs.parameters.parser import Parser, RefusedError
 from fdl.run.chain import steps_of
@@ -70,7 +70,7 @@ def why(
     if field is None:
         raise RefusedError("missing required argument <field>")
     asked = _with_path(ctx.obj, field)
-    output.write(sys.stdout, answers.why(ctx.obj, asked, command or [], as_json=json))
+    output.write(sys.stdout, explained(ctx.obj, asked, command or [], as_json=json))
     return 0
 
 

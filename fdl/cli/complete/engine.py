@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 
 from fdl.base.errors import FdlError
-from fdl.cli.complete.listing import listed
-from fdl.cli.complete.offer import OTHERWISE, Offer, add_global, values
+from fdl.cli.complete.offer import OTHERWISE, Offer, add_global, listed, values
 from fdl.cli.prepass import scan
 from fdl.manifest.builtins import BUILTINS, HIDDEN, OF_SELF, PROGRAMS
 from fdl.manifest.select.environment import explicit, meaning, steps_back
@@ -198,7 +197,7 @@ class _Place:
 
     def _add_built_in(self, current: str) -> None:
         from fdl.cli.builtins import tree
-        from fdl.cli.complete.arguments import Arguments
+        from fdl.cli.complete.offer import Arguments
 
         names, tail = tree.find(self._tokens)
         below = tree.children(names)
@@ -307,7 +306,7 @@ class _Place:
         self, level: Level, schema: Schema | None, tail: list[str], current: str, folder: str = ""
     ) -> None:
         """Offer what a schema declares; the snippets of its completers run at the level's place."""
-        from fdl.cli.complete.arguments import Arguments
+        from fdl.cli.complete.offer import Arguments
 
         place = (level.manifest.directory, level.root)
         parameters = schema.parameters if schema else ()

@@ -5,13 +5,26 @@ from __future__ import annotations
 import os
 from time import monotonic
 
+from fdl.base.errors import FdlError
 from fdl.base.global_flags import ANYWHERE, FLAGS, SPELLINGS
+from fdl.manifest.builtins import RESERVED
+from fdl.manifest.discover import find_in
+from fdl.manifest.load import known
+from fdl.manifest.select.level import PATH, PRESET
+from fdl.programs.parameters.contract import spellings
+from fdl.programs.parameters.parameter import UNSET, is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from subprocess import Popen
 
+    from fdl.manifest.select.level import Level
+    from fdl.manifest.select.project import Project
+    from fdl.programs.parameters.parameter import Parameter
+
+    Look = Callable[[str, tuple[str, ...], str], Iterable[tuple[str, str]]]
+    """A completer, the positionals before the word, the word so far -> values with descriptions."""
 
 NEVER = 0
 OTHERWISE = 1
@@ -143,3 +156,151 @@ def _output(process: Popen[bytes]) -> bytes:
                 os.killpg(process.pid, SIGKILL)
     # The last line may have been cut in the middle.
     return data[: data.rfind(b"\n") + 1]
+
+
+class Typed:
+    """What the words so far have used up.
+
+    Attributes:
+        given: Names of the options that were given.
+        positionals: The other words.
+        open: The option whose value comes next, or None.
+    """
+
+    __slots__ = ("given", "open", "positionals")
+
+    def __init__(self) -> None:
+        self.given: set[str] = set()
+        self.positionals: list[str] = []
+        self.open: Parameter | None = None
+
+
+class Arguments:
+    """The parameters of one program.
+
+    Args:
+        parameters: What it declares.
+        look: Where the values of a ``completer`` come from.
+        folder: Where its relative file names start; empty for the working directory.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter], look: Look, folder: str = "") -> None:
+        listed = list(parameters)
+        self._options = {one.name: one for one in listed if one.kind == "option"}
+        self._words = spellings(self._options.values())
+        self._positionals = [one for one in listed if one.kind == "arg"]
+        self._look = look
+        self._folder = folder
+
+    def add(self, offer: Offer, tail: Sequence[str], current: str) -> None:
+        """Offer what may stand behind ``tail`` and begins like ``current``."""
+        typed = self._read(tail)
+        name, equals, text = current.partition("=")
+        if typed.open is not None:
+            self._add_values(offer, typed.open, "", current, typed)
+            bare = typed.open.shape != "list" and typed.open.default is not UNSET
+            offer.value_due = not (current.startswith("-") and bare)
+            if offer.value_due:
+                return
+        if current.startswith("-"):
+            one = self._words.get(name)
+            if equals and one is not None:
+                self._add_values(offer, one, name + equals, text, typed)
+            elif not equals:
+                self._add_options(offer, current, typed)
+        elif typed.open is None:
+            place = len(typed.positionals)
+            last = self._positionals[-1:]
+            rest = self._positionals[place:] or [one for one in last if one.variadic]
+            if rest:
+                self._add_values(offer, rest[0], "", current, typed)
+
+    def _read(self, tail: Sequence[str]) -> Typed:
+        """Go over the words as the parser does, without minding what is wrong with them."""
+        typed = Typed()
+        for token in tail:
+            opened, typed.open = typed.open, None
+            if opened is not None and opened.may_take(token):
+                continue
+            if not token.startswith("-") or token == "-" or is_number(token):
+                typed.positionals.append(token)
+                continue
+            name, equals, _ = token.partition("=")
+            whole = name.startswith("--") or name in self._words
+            for part in [name] if whole else [f"-{char}" for char in name[1:]]:
+                one = self._words.get(part)
+                if one is not None:
+                    typed.given.add(one.name)
+                    bare = one.shape == "flag" or part in one.negatives
+                    typed.open = None if equals or bare else one
+        return typed
+
+    def _add_options(self, offer: Offer, current: str, typed: Typed) -> None:
+        for one in self._options.values():
+            if one.name in typed.given and one.shape != "list":
+                continue
+            offer.add(one.display, one.help)
+            for off in one.negatives:
+                offer.add(off, f"Turn off {one.display}")
+            # Short forms save typing, not looking up: one that stands there is only confirmed.
+            if current in one.spellings and current != one.display:
+                offer.add(current, one.help)
+
+    def _add_values(
+        self, offer: Offer, one: Parameter, prefix: str, text: str, typed: Typed
+    ) -> None:
+        """Offer an argument's values; of an option's list, for the part behind the last comma."""
+        if one.shape == "flag":
+            return
+        taken: list[str] = []
+        if one.shape == "list" and one.kind == "option":
+            done, comma, text = text.rpartition(",")
+            prefix += done + comma
+            taken = done.split(",")
+        if one.choices:
+            values = [(choice, "") for choice in one.choice_texts() if choice not in taken]
+            offer.add_all(values, prefix)
+        elif one.completer:
+            offer.add_all(self._look(one.completer, tuple(typed.positionals), text), prefix)
+        elif one.type == "path":
+            offer.add_files(ALWAYS, self._folder)
+
+
+def listed(
+    level: Level, project: Project, *, describe: bool = True
+) -> Iterator[tuple[str, str, str]]:
+    """Name, kind and description of the commands of a level, in file order.
+
+    Broken and unreachable ones are left out. A path command without a description has that of the
+    manifest it leads to.
+    """
+    for name, spec in level.commands.items():
+        if name.startswith("-") or (not level.names and name in RESERVED):
+            continue
+        try:
+            kind = level.kind(name)
+            folder = level.child_directory(name)
+        except FdlError:
+            continue
+        if kind == PRESET and not level.entry:
+            continue
+        text = (spec.text("description") or "") if describe else ""
+        if kind == PATH:
+            below = _below(folder, project, describe=describe and not text)
+            if below is None:
+                continue
+            text = text or below
+        yield name, kind, text
+
+
+def _below(directory: str, project: Project, *, describe: bool) -> str | None:
+    """What the manifest of a folder says about itself; None when there is no manifest.
+
+    Only what is known without parsing YAML: every folder that has not been used yet would make
+    the whole list wait.
+    """
+    found = find_in(directory)
+    if found is None:
+        return None
+    manifest = known(found, project.env) if describe else None
+    return (manifest.node.text("description") or "") if manifest else ""

@@ -11,7 +11,7 @@ import os
 from itertools import islice
 
 from fdl.base.errors import FdlError, ManifestError
-from fdl.cli.complete.listing import listed
+from fdl.cli.complete.offer import listed
 from fdl.libtorch.catalog import artifacts, default_version, this_platform, versions
 from fdl.libtorch.store import locate
 from fdl.manifest.discover import find_in

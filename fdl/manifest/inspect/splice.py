@@ -25,7 +25,7 @@ from yaml.events import (
 from fdl.base.errors import FdlError
 from fdl.manifest.inspect.document import json_value
 from fdl.manifest.node import Node, dotted
-from fdl.manifest.read_json import TOKEN
+from fdl.manifest.read import TOKEN
 from fdl.manifest.show import flow, quoted
 
 _PROPERTIES = re.compile(r"(?:[&!]\S*(?:\s+|\Z))*")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from flodl.monitor import EpochMetrics, EpochRecord
     from flodl.monitor.ledger import TimeLedger
-    from flodl.monitor.step_progress import Phase
+    from flodl.monitor.records import Phase
     from flodl.train.callbacks import TrainingRun
     from flodl.train.metrics import ScalarLog
     from flodl.train.observers.steering import Steering

@@ -226,7 +226,7 @@ class StepTrace:
         Call it when no loss is left to read.
         """
         self._tell_end("")
-        self._out.session(self._facts | {"after": step})
+        self._out.session({**self._facts, "after": step})
         self._times = DigestTimes(step)
         self.steps = self._norms_told = self.next_step = step
         self._losses_told = self._batches = 0

@@ -11,8 +11,7 @@ import pytest
 
 from fdl.base.errors import FdlError, UsageError
 from fdl.cli.entry import main
-from fdl.scaffold.api_ref import find, scan
-from fdl.scaffold.api_ref.scan import category
+from fdl.scaffold.api_ref.scan import category, find, scan
 from fdl.version import __version__
 from tests.rows import each_row
 
@@ -190,9 +189,7 @@ def flodl_reference():
 def shown(flodl_reference, monkeypatch, capsys):
     """What ``fdl api-ref ARGS`` prints in this checkout, without another scan."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(
-        "fdl.cli.commands.api_ref.scan", {ROOT / "flodl": flodl_reference}.__getitem__
-    )
+    monkeypatch.setattr("fdl.cli.commands.self.scan", {ROOT / "flodl": flodl_reference}.__getitem__)
 
     def run(*args):
         assert main(["api-ref", *args]) == 0

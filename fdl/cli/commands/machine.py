@@ -1,4 +1,4 @@
-"""``fdl setup``: prepare this machine or project."""
+"""``fdl setup`` and ``fdl diagnose``: prepare this machine or project, and report on it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from typing import Annotated
 import typer
 
 from fdl.base import output
+from fdl.base.errors import FdlError
 from fdl.base.terminal import Questions
-from fdl.cli.commands.verb import Call, DryRun, Group, Verb
+from fdl.cli.commands.verb import Call, DryRun, Group, Json, Verb
 from fdl.machine import setup as carry_out
-from fdl.machine.findings import findings, not_chosen
+from fdl.machine.facts import survey
+from fdl.machine.findings import assemble, findings, not_chosen
+from fdl.machine.report import render
 from fdl.machine.self_install import link, look, path_hint
 from fdl.machine.setup import execute
 from fdl.machine.setup_plan import gather, plan
+from fdl.manifest.select.project import locate
 
 verbs = Group()
 
@@ -75,3 +79,28 @@ def _offer_install(questions: Questions) -> None:
         hint = path_hint(place, os.environ)
         if hint:
             output.write(sys.stdout, f"{hint}\n")
+
+
+@verbs.command("diagnose", cls=Verb)
+def diagnose(ctx: typer.Context, json: Json = False) -> int:
+    """Report on system, GPUs and libtorch, and whether they fit.
+
+    The exit code is 1 if a finding is an error, else 0.
+    """
+    report = assemble(survey(str(Path.cwd()), os.environ, _manifest_problem(ctx.obj)))
+    if json:
+        output.write(sys.stdout, report.as_json())
+    else:
+        output.show(render(report))
+    return 1 if report.needs_attention else 0
+
+
+def _manifest_problem(call: Call) -> FdlError | None:
+    """Why the project's manifest cannot be read; None when it can, or there is none."""
+    if locate() is None:
+        return None
+    try:
+        call.project().level()
+    except FdlError as problem:
+        return problem
+    return None
