@@ -80,6 +80,7 @@ class Chart {
   width = 0;
   scales = null;
   lines = [];
+  bounds = null;
   ticks = [];
   /** What the reader drags with the left button: {from, to, moved, pans}, two places in pixels. */
   drag = null;
@@ -162,7 +163,7 @@ class Chart {
    */
   paint(lines, { log = false, share, far, empty, bounds = null, yTicks = null }) {
     if (!this.width) return; // it is folded away, and drawn once it has a width
-    this.lines = lines;
+    Object.assign(this, { lines, bounds });
     this.resetButton.hidden = !this.focus.range;
     const limits = bounds ? { outside: 0, ...bounds } : this.#limits(lines, log, share, far);
     if (bounds && this.focus.range) [limits.first, limits.last] = this.focus.range;
@@ -395,11 +396,6 @@ class Chart {
     return this.scales && [this.#plot.scales.x.min, this.#plot.scales.x.max];
   }
 
-  /** Where x lies on the canvas, in pixels from its left. */
-  xOf(x) {
-    return this.scales.px(x);
-  }
-
   #offerOutliers(count) {
     this.outlierButton.hidden = !count;
     press(this.outlierButton, this.#whole);
@@ -548,6 +544,7 @@ class Chart {
 
   /** The ends of the whole axis. */
   get ends() {
+    if (this.bounds) return [this.bounds.first, this.bounds.last];
     const { axis } = this.focus;
     const starts = this.lines.map(({ x }) => x.find((at) => axis.has(at))).filter((at) => at !== undefined);
     return [Math.min(...starts), Math.max(...this.lines.map(({ x }) => x[x.length - 1]))];

@@ -91,10 +91,6 @@ class ParallelPanel extends RunsPlot {
     this.area.setAttribute("aria-label", `Parallel coordinates of ${counted(visible.length, "run")} over ${columns.map((one) => one.label).join(", ")}`);
   }
 
-  get ends() {
-    return [0, this.#axes.length - 1];
-  }
-
   decorate(context) {
     const { px, py, box } = this.scales;
     const room = px(1) - px(0) - 14;
@@ -203,10 +199,6 @@ class ScatterPanel extends RunsPlot {
     this.foot.textContent = `${counted(this.things.length, "run")}${missing ? ` · ${missing} without both values` : ""}`;
     this.area.setAttribute("aria-label", `Scatter plot of ${y.label} against ${x.label}, ${counted(this.things.length, "run")}`);
     this.paint([], { bounds: this.things.length ? { low: -0.04, high: 1.04, first: -0.03, last: 1.03 } : null, yTicks: up.ticks, empty: "no run has both values" });
-  }
-
-  get ends() {
-    return [-0.03, 1.03];
   }
 
   decorate(context) {
