@@ -259,9 +259,8 @@ function paintBy({ runs, choices }) {
   return (run) => {
     const place = at(column.value(run));
     if (place === null) return ink.get("line");
-    const part = Math.round(place * MOST_COLORS) / MOST_COLORS; // asking the browser for a colour takes long
-    const light = ink.dark ? 0.55 + 0.33 * part : 0.72 - 0.34 * part;
-    return ink.get(`oklch(${light.toFixed(3)} 0.15 ${(265 - 220 * part).toFixed(1)})`);
+    const light = ink.dark ? 0.55 + 0.33 * place : 0.72 - 0.34 * place;
+    return `oklch(${light.toFixed(3)} 0.15 ${(265 - 220 * place).toFixed(1)})`;
   };
 }
 
