@@ -331,7 +331,7 @@ class Chart {
       if (shown(value)) {
         const height = py(value);
         if (!shown(y[index - 1]) && !shown(y[index + 1])) disc(context, across, Math.min(box.bottom, Math.max(box.top, height)), 3, color);
-        if (few && (height < box.top - 1 || height > box.bottom + 1)) triangle(context, across, height < box.top ? box.top : box.bottom, height < box.top, color);
+        if (few && (height < box.top - 1 || height > box.bottom + 1)) arrow(context, across, box, height < box.top, color);
       } else if (few && !Number.isFinite(value)) {
         strokeLine(context, across, box.bottom - 7, across, box.bottom, this.lines.length > 8 ? color : ink.get("bad"), 2);
       }
@@ -589,12 +589,8 @@ function bandPath(plot, index) {
   return { stroke: null, fill, flags: 0 };
 }
 
-function triangle(context, x, edge, up, color) {
-  const [base, tip] = up ? [edge + 4, -8] : [edge - 4, 8];
-  context.fillStyle = color;
-  context.beginPath();
-  context.moveTo(x - 5, base);
-  context.lineTo(x + 5, base);
-  context.lineTo(x, base + tip);
-  context.fill();
+/** Point to a value beyond the upper or the lower edge. */
+function arrow(context, x, { top, bottom }, up, color) {
+  Object.assign(context, { fillStyle: color, textAlign: "center", textBaseline: up ? "top" : "bottom" });
+  context.fillText(up ? "▲" : "▼", x, up ? top : bottom);
 }
