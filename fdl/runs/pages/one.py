@@ -112,10 +112,8 @@ class RunPage:
             text = "the run has no page yet, or another program wrote it; try again"
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, text)
         now = self._now()
-        facts = json.loads(info.text)
         files = StepFiles.read(self._run)
         parts = {
-            "info": facts,
             "series": [_whole(files, name, POINTS) for name in files.names],
             "clock": _clock(files),
             "progress": now.get("progress"),
@@ -130,16 +128,9 @@ class RunPage:
             },
         }
         finish = _end(lines)
-        listed = {
-            "records": f"[{','.join(line.text for line in lines if line.kind == 'epoch')}]",
-            "finish": finish.text if finish else "null",
-        }
-        texts = listed | {
-            name: json.dumps(part, separators=(",", ":")) for name, part in parts.items()
-        }
-        names = (facts.get("label") or "Training run", facts.get("run"))
-        title = " · ".join(str(name) for name in names if name)
-        return page_assets.page(title, texts, served=True)
+        records = (line.text for line in lines if line.kind == "epoch")
+        end = finish.text if finish else "null"
+        return page_assets.run_page(json.loads(info.text), records, parts, finish=end, served=True)
 
     def _stream(self, after: int, closing: threading.Event) -> Iterator[bytes]:
         """The events of a run: its facts, the records behind a place, and what happens then."""
