@@ -73,8 +73,8 @@ def counted(group: Group, format: ExchangeFormat, count: int, frozen: int, waits
     model = vector(count, frozen=frozen)
     averager = ParameterAverager(model, group, Backend.NCCL, format=format)
     move(model, group.rank)
-    group.barrier()
     before = received()
+    group.barrier()  # from here on, others may send
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backends, "_WORTH_SHARING", 2**60)  # as between two hosts
         if waits:
