@@ -20,6 +20,7 @@ import pytest
 
 from fdl.runs.pages.one import RunPage
 from fdl.runs.pages.server import PageServer, Request, is_loopback
+from fdl.runs.step_files import StepFiles
 from flodl.errors import StateError
 from flodl.monitor import Monitor
 from flodl.monitor.records import StepSeries
@@ -123,6 +124,7 @@ def test_a_reader_misses_no_point_from_the_first_byte_of_the_stream_on(served):
     parts = RunPage(served._folder).answer(Request("/events", {}), closing)
     assert next(parts) == b"retry: 1000\n\n"
     served.log_steps([StepSeries("x", [0, 1], [1.0, 2.0])])  # before anything else is read
+    wait_for(lambda: StepFiles.read(served._folder).names)
     closing.set()
     assert b'"values": [1.0, 2.0]' in b"".join(parts)
 
