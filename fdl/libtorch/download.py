@@ -81,7 +81,7 @@ class Part:
         self.path, self.url = path, url
         # Addresses may contain passwords.
         self._source = hashlib.sha256(url.encode()).hexdigest()
-        source, version, held = _read(path)
+        source, version, held = _read(path) or ("", Version(), [])
         self.version, self.held = (version, held) if source == self._source else (Version(), [])
 
     def begin(self, version: Version) -> None:
@@ -124,15 +124,15 @@ class Part:
 
 def is_resumable(path: Path) -> bool:
     """Whether a later call for the same address can continue a part file."""
-    return bool(_read(path)[0])
+    return _read(path) is not None
 
 
 def _journal(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def _read(path: Path) -> tuple[str, Version, list[Span]]:
-    """The journal of a part file; without a source if there is none that matches the file."""
+def _read(path: Path) -> tuple[str, Version, list[Span]] | None:
+    """The journal of a part file; None if there is none, or if it does not match the file."""
     try:
         fields = json.loads(_journal(path).read_text(encoding="utf-8"))
         etag, modified, length = fields["version"]
@@ -140,11 +140,9 @@ def _read(path: Path) -> tuple[str, Version, list[Span]]:
         held = [(int(begin), int(end)) for begin, end in fields["held"]]
         size = min(path.stat().st_size, version.length)
         limits = [0, *(edge for span in held for edge in span), size]
-        if limits == sorted(limits):
-            return str(fields["source"]), version, held
+        return (str(fields["source"]), version, held) if limits == sorted(limits) else None
     except (OSError, ValueError, TypeError, LookupError):
-        pass
-    return "", Version(), []
+        return None
 
 
 _BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
