@@ -267,7 +267,7 @@ def test_the_default_version_in_the_help_is_that_of_the_catalog():
     ("command", "modules"),
     [
         ("self schema manifest", {"self", "schema"}),
-        ("runs list", {"runs", "runs_group", "runs_list"}),
+        ("runs list", {"runs", "runs_list"}),
         ("runs tail --help", set()),
     ],
 )
