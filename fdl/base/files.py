@@ -393,6 +393,17 @@ def read_text(path: Path, errors: str = "strict") -> str:
         return whole(stream, errors)
 
 
+def text_of(path: str | Path, errors: str = "replace") -> str:
+    """The text of a regular file; empty if it cannot be read.
+
+    What is not UTF-8 becomes a sign for it, or with ``strict`` makes the text empty.
+    """
+    try:
+        return read_text(path, errors)
+    except (OSError, ValueError):
+        return ""
+
+
 def names(folder: Path) -> list[str]:
     """Sorted names of what a folder holds; none if it cannot be read."""
     try:

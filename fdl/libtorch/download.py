@@ -81,10 +81,8 @@ class Part:
         self.path, self.url = path, url
         # Addresses may contain passwords.
         self._source = hashlib.sha256(url.encode()).hexdigest()
-        source, version, held = _read(path) or ("", Version(), [])
-        mine = source == self._source
-        self.version: Version = version if mine else Version()
-        self.held: list[Span] = held if mine else []
+        source, version, held = _read(path)
+        self.version, self.held = (version, held) if source == self._source else (Version(), [])
 
     def begin(self, version: Version) -> None:
         """Make an empty part file."""
@@ -126,15 +124,15 @@ class Part:
 
 def is_resumable(path: Path) -> bool:
     """Whether a later call for the same address can continue a part file."""
-    return _read(path) is not None
+    return bool(_read(path)[0])
 
 
 def _journal(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def _read(path: Path) -> tuple[str, Version, list[Span]] | None:
-    """The journal of a part file; None if there is none, or if it does not match the file."""
+def _read(path: Path) -> tuple[str, Version, list[Span]]:
+    """The journal of a part file; without a source if there is none that matches the file."""
     try:
         fields = json.loads(_journal(path).read_text(encoding="utf-8"))
         etag, modified, length = fields["version"]
@@ -142,9 +140,11 @@ def _read(path: Path) -> tuple[str, Version, list[Span]] | None:
         held = [(int(begin), int(end)) for begin, end in fields["held"]]
         size = min(path.stat().st_size, version.length)
         limits = [0, *(edge for span in held for edge in span), size]
-        return (str(fields["source"]), version, held) if limits == sorted(limits) else None
+        if limits == sorted(limits):
+            return str(fields["source"]), version, held
     except (OSError, ValueError, TypeError, LookupError):
-        return None
+        pass
+    return "", Version(), []
 
 
 _BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")

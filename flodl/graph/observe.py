@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -48,7 +49,9 @@ class Observed(GraphBase):
     as one point. The points of a metric are its :meth:`trend`.
     """
 
-    _metrics: MetricHistory
+    @cached_property
+    def _metrics(self) -> MetricHistory:
+        return MetricHistory()
 
     # --- Buffering -------------------------------------------------------------------------
 

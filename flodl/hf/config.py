@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from fdl.base.files import replacing
 from flodl.hf.config_fields import (
-    ALLOWED,
     DEFAULT_WIDTH,
     LABEL_FIELDS,
     MOST_LABELS,
@@ -23,20 +22,20 @@ from flodl.hf.config_fields import (
     Refused,
     activation_name,
     amount,
+    class_names,
     default_labels,
     flag,
     labels_of,
-    names_from_ids,
     names_from_names,
     one_of,
     parsed,
     put_labels,
     rate,
     refusal,
-    resolve_labels,
     text,
     texts,
     whole,
+    width_of_file,
 )
 from flodl.hf.errors import ConfigError
 
@@ -114,7 +113,7 @@ class EncoderConfig:
         _architectures, "a list of class names, or null", default=None
     )
     _number: int | None = whole(default=None, most=MOST_LABELS, nullable=True, key="num_labels")
-    _names: tuple[str, ...] | None = parsed(names_from_ids, ALLOWED, default=None, key="id2label")
+    _names: tuple[str, ...] | None = class_names()
 
     _specs: ClassVar[Mapping[str, FieldSpec]]
     _spellings: ClassVar[Mapping[str, str]]
@@ -378,7 +377,9 @@ class EncoderConfig:
             ConfigError: The values contradict each other and the checkpoint does not decide, or
                 there is one class for a problem type that needs several.
         """
-        names = resolve_labels(None, None, self._number, self._names, checkpoint_rows)
+        width = width_of_file(self._number, self._names, checkpoint_rows)
+        known = self._names is not None and len(self._names) == width
+        names = self._names if known and self._names else default_labels(width)
         if len(names) == 1 and self.problem_type == SINGLE_LABEL:
             raise _one_class("config.json")
         return names

@@ -22,7 +22,7 @@ from fdl.base.files import write_text
 from fdl.base.units import size_text
 from flodl import log
 from flodl.hf import hub_errors
-from flodl.hf.errors import FileNotFoundOnHub, HubError, HubOffline, need
+from flodl.hf.errors import CheckpointFormatError, FileNotFoundOnHub, HubError, HubOffline, need
 from flodl.hf.hub_errors import Unreachable
 from flodl.hf.source import (
     COMPANIONS,
@@ -173,6 +173,33 @@ class Repository(Checkpoint):
             name: sizes[name] for name in sorted(names) if not self._in_cache(self._inside(name))
         }
         return Download(self.name, lacking, self._endpoint, self._cache_dir) if lacking else None
+
+    def headers(self) -> list[Mapping[str, Any]] | None:
+        """The tensors of each weight file, described by its header alone.
+
+        None without a connection, and if the repository has only pickle files.
+
+        Raises:
+            CheckpointFormatError: A header is broken.
+            HubError: The Hub gave an error, or cannot be reached.
+        """
+        if self._why_offline is not None:
+            return None
+        api = self._hub.HfApi(token=self._access.token, library_name="flodl")
+        errors = self._hub.errors
+        try:
+            told = api.get_safetensors_metadata(self.name, revision=self.commit)
+        except errors.NotASafetensorsRepoError:
+            return None
+        # Besides its own error, the errors that its parser raises for a header of another form.
+        except (errors.SafetensorsParsingError, AttributeError, TypeError, RecursionError):
+            raise CheckpointFormatError(f"{self.name}: {WEIGHTS} has no sound header") from None
+        except Exception as error:
+            failure = self._translated(error, WEIGHTS)
+            if isinstance(failure, Unreachable):
+                failure = self._offline(WEIGHTS)
+            raise failure from None
+        return [header.tensors for header in told.files_metadata.values()]
 
     def _inside(self, name: str) -> str:
         folder = self._access.subfolder.rstrip("/")

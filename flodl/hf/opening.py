@@ -287,7 +287,7 @@ def with_head(
     if kind.labelled:
         last = tensors.get(_CLASSIFIERS[0]) or tensors.get(_CLASSIFIERS[1])
         rows = last.shape[0] if last and last.shape and not new_head else None
-        fields["id2label"] = config.labels_for(rows)
+        fields["_names"] = config.labels_for(rows)
     config = config.replace(**fields)
     if kind is HeadKind.MLM and isinstance(config, DebertaV2Config):
         config = config.for_masked_lm(legacy=_has_older_decoder(config, tensors))

@@ -292,7 +292,6 @@ class RunsPage extends Page {
 
   repaint() {
     if (!document.documentElement.dataset.ready) return;
-    this.runs.forgetColors();
     this.show();
   }
 

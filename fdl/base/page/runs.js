@@ -88,7 +88,6 @@ class Runs {
   /** All columns of a table, by key. */
   columns = new Map();
   #byId = new Map();
-  #colors = new Map();
 
   constructor() {
     this.#describe();
@@ -134,12 +133,7 @@ class Runs {
   color(run) {
     const group = this.groups?.of.get(run.id);
     if (group) return this.groups.color(group);
-    if (!this.#colors.has(run.id)) this.#colors.set(run.id, colorOf(run.id, this.all.length > FEW_COLORS));
-    return this.#colors.get(run.id);
-  }
-
-  forgetColors() {
-    this.#colors.clear();
+    return colorOf(run.id, this.all.length > FEW_COLORS);
   }
 
   /** The names of settings, or of facts of the environment, that are not the same in all of some runs. */

@@ -159,7 +159,7 @@ def info_command(args: InfoArgs) -> int:
     from flodl.hf.info import inspect_checkpoint
 
     src = source(args.src, args.revision)
-    found = inspect_checkpoint(src, Access(revision=args.revision))
+    found = inspect_checkpoint(src, args.revision)
     text = json.dumps(found.as_json(), indent=2) + "\n" if args.json else plain(found.as_text())
     output.write(sys.stdout, text)
     return 0

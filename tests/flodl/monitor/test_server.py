@@ -118,6 +118,15 @@ def test_every_epoch_reaches_a_late_client_once_and_in_order(served):
     assert Stream(served, Last_Event_ID="999999").epochs() == (everything, True), "of another run"
 
 
+def test_a_reader_misses_no_point_from_the_first_byte_of_the_stream_on(served):
+    closing = threading.Event()
+    parts = RunPage(served._folder).answer(Request("/events", {}), closing)
+    assert next(parts) == b"retry: 1000\n\n"
+    served.log_steps([StepSeries("x", [0, 1], [1.0, 2.0])])  # before anything else is read
+    closing.set()
+    assert b'"values": [1.0, 2.0]' in b"".join(parts)
+
+
 @pytest.mark.case("runtime", 81)
 def test_what_is_not_finite_is_text_in_the_stream(served):
     stream = Stream(served)
