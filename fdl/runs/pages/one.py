@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.base import page_assets
-from fdl.base.files import inside, open_own
-from fdl.runs.metrics import read_json
+from fdl.base.files import inside, open_own, read_json
 from fdl.runs.pages.media import media_answer
 from fdl.runs.pages.rows import PAGE as FOLDER
 from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json
