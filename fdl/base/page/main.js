@@ -102,7 +102,7 @@ class Page {
     const chosen = this.choices.get("axis");
     const kind = kinds.includes(chosen) ? chosen : usual;
     if (this.focus.axis.kind !== kind) this.focus.range = null;
-    this.focus.axis = Object.assign(new Axis(kind, zone)).space(this.choices.get("logX"));
+    this.focus.axis = new Axis(kind, zone, this.choices.get("logX"));
   }
 }
 
