@@ -1,8 +1,8 @@
 """A cable between two network namespaces that has a rate and takes time.
 
-Not every kernel has ``netem``, which delays packets. Here a process of its own reads the packets
-of one TUN device and writes them to the other when a cable of that rate and length would have
-delivered them. Packets have up to 64 kB, so that the process keeps up with 1 Gbit/s.
+Not every kernel has ``netem``, which delays packets. Here a process reads the packets of one TUN
+device. It writes them to the other one when a cable of that rate and length would deliver them.
+Packets have up to 64 kB, so that the process keeps up with 1 Gbit/s.
 """
 
 from __future__ import annotations

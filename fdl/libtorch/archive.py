@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
-from fdl.base.errors import FetchError
+from fdl.base.errors import FetchError, failing
 from fdl.base.progress import Progress
 from fdl.base.units import size_text
 
@@ -259,13 +259,10 @@ def unpack_file(
             expected, or the disk is full.
     """
     job = Job(target, select, sha256, progress, options)
-    try:
-        with archive.open("rb") as file:
-            return job.unpack(
-                file, archive, str(archive), lambda tree: require_space(target, tree, archive, 0)
-            )
-    except OSError as error:
-        raise FetchError(f"cannot read {archive}: {error.strerror}") from None
+    with failing(f"cannot read {archive}", kind=FetchError), archive.open("rb") as file:
+        return job.unpack(
+            file, archive, str(archive), lambda tree: require_space(target, tree, archive, 0)
+        )
 
 
 @contextmanager

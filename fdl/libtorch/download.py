@@ -82,9 +82,7 @@ class Part:
         # Addresses may contain passwords.
         self._source = hashlib.sha256(url.encode()).hexdigest()
         source, version, held = _read(path) or ("", Version(), [])
-        mine = source == self._source
-        self.version: Version = version if mine else Version()
-        self.held: list[Span] = held if mine else []
+        self.version, self.held = (version, held) if source == self._source else (Version(), [])
 
     def begin(self, version: Version) -> None:
         """Make an empty part file."""
@@ -237,20 +235,20 @@ def _interpret(response: httpx2.Response, where: str, known: Version) -> tuple[i
     if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and known.length:
         raise ChangedError(_OTHER)
     if status != HTTPStatus.OK and not is_range:
-        problem, hint = f" {said}", _REMEDIES.get(status, "")
+        problem, hint = f"answers {said}", _REMEDIES.get(status, "")
     elif encoding != "identity":
-        problem = f" with `Content-Encoding: {encoding}`, which fdl did not ask for"
+        problem = f"answers with `Content-Encoding: {encoding}`, which fdl did not ask for"
         hint = (
             "turn off compression of archives on that server or proxy, or download the file "
             "with another tool and install it with --from FILE"
         )
     elif headers.get("Content-Type", "").startswith("text/html"):
-        problem = " with a web page and not with an archive"
+        problem = "answers with a web page and not with an archive"
         hint = "a proxy or a log-in page may stand between; open the address in a browser"
     elif match is None:
-        problem = " with an invalid range"
+        problem = "answers with an invalid range"
     if problem or match is None:
-        raise UnreachableError(f"{where} answers{problem}", hint=hint)
+        raise UnreachableError(f"{where} {problem}", hint=hint)
     version = Version(headers.get("ETag", ""), headers.get("Last-Modified", ""), int(match[2] or 0))
     if known.is_other(version):
         raise ChangedError(_OTHER)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import sysconfig
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from fdl.base.errors import FdlError
+from fdl.base.errors import FdlError, failing
 from fdl.base.files import put
 from fdl.base.shell_words import quote
 
@@ -115,22 +115,13 @@ def with_block(content: bytes, block: str, file: Path) -> bytes:
     return b"".join(kept)
 
 
-@contextmanager
-def _failing(file: Path, what: str, hint: str = "") -> Iterator[None]:
-    """Say which file cannot be ``read`` or ``written``, and what helps."""
-    try:
-        yield
-    except OSError as problem:
-        raise FdlError(f"{file} cannot be {what}: {problem.strerror}", hint=hint) from None
-
-
 def read(file: Path) -> bytes:
     """The content of a start-up file; empty when there is none.
 
     Raises:
         FdlError: It cannot be read.
     """
-    with _failing(file, "read"), suppress(FileNotFoundError):
+    with failing(f"{file} cannot be read"), suppress(FileNotFoundError):
         return file.read_bytes()
     return b""
 
@@ -141,7 +132,8 @@ def replace(file: Path, content: bytes) -> None:
     Raises:
         FdlError: That is not possible; the file is as it was.
     """
-    with _failing(file, "written", "`fdl self autocomplete -n` shows what to add to it"):
+    hint = "`fdl self autocomplete -n` shows what to add to it"
+    with failing(f"{file} cannot be written", hint):
         if file.exists() and not os.access(file, os.W_OK):
             raise PermissionError(13, "it is read-only")
         put(file, content)
@@ -180,7 +172,7 @@ def look() -> Place:
     scripts = [Path(sysconfig.get_path("scripts", scheme), name) for scheme in schemes]
     script = next((path for path in scripts if path.is_file()), scripts[0])
     path = home / ".local" / "bin" / name
-    with _failing(path, "read", "check its permissions"):
+    with failing(f"{path} cannot be read", "check its permissions"):
         if not os.path.lexists(path):
             return Place(path, script, "free")
         if path.exists() and script.exists() and path.samefile(script):
@@ -211,7 +203,7 @@ def link(place: Place, *, dry_run: bool = False) -> None:
     if dry_run:
         return
     temporary = path.with_name(f".fdl.{os.getpid()}.tmp")
-    with _failing(path, "written", "check the permissions of its folder"):
+    with failing(f"{path} cannot be written", "check the permissions of its folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.symlink_to(script)
         try:

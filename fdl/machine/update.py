@@ -5,7 +5,7 @@ the next one in the background. The file that keeps the answer says by its time 
 Anything else about packages is pip's.
 """
 
-# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123
+# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120
 from __future__ import annotations
 
 import os
@@ -15,7 +15,7 @@ import time
 
 from fdl.base import output
 from fdl.base.cache_folder import cache_folder
-from fdl.base.files import put
+from fdl.base.files import put, text_of
 from fdl.base.shell_words import join
 from fdl.base.terminal import is_set
 from fdl.version import __version__
@@ -39,18 +39,9 @@ def upgrade_command() -> str:
         if os.path.isfile(os.path.join(sys.prefix, mark)):
             return f"{tool} upgrade {OWN_NAME}"
     # Environments of uv say so in their configuration, and hold no pip.
-    if "\nuv = " in _content(os.path.join(sys.prefix, "pyvenv.cfg")):
+    if "\nuv = " in text_of(os.path.join(sys.prefix, "pyvenv.cfg")):
         return join(["uv", "pip", "install", "--python", sys.prefix, "--upgrade", OWN_NAME])
     return join([sys.executable, "-m", "pip", "install", "--upgrade", OWN_NAME])
-
-
-def _content(file: str) -> str:
-    """The text of a file; empty if it cannot be read."""
-    try:
-        with open(file, encoding="utf-8") as stream:
-            return stream.read()
-    except (OSError, ValueError):
-        return ""
 
 
 OPT_OUT = "FDL_NO_UPDATE_CHECK"
@@ -106,7 +97,7 @@ def _daily(file: str) -> None:
         os.utime(file)
     except OSError:
         return
-    if line := news(_content(file)):
+    if line := news(text_of(file)):
         output.note(line)
     _start(file)
 

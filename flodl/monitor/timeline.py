@@ -313,7 +313,7 @@ def merge_timelines(parts: Sequence[Part], offsets_ms: Sequence[float] | None = 
     Args:
         parts: One per rank. A record without a rank gets the position of its part as rank.
         offsets_ms: Offset for each part: added to its times, it gives the times of the first part.
-            None adds nothing. :func:`flodl.ranks.launch.clock_offsets.clock_offsets` measures them.
+            None adds nothing. :func:`flodl.ranks.clocks.clock_offsets` measures them.
 
     Raises:
         ValueError: The number of offsets is not the number of parts.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from flodl.monitor.ledger import TimeLedger
-    from flodl.ranks.batch_timer import BatchTimer
+    from flodl.ranks.clocks import BatchTimer
     from flodl.ranks.ledger.ledger_format import Stretch
     from flodl.train.callbacks import Hooks, TrainingRun
     from flodl.train.epoch_metrics import EpochLog, EpochLogs
@@ -177,7 +177,7 @@ class Steps:
     # --- Between two steps -----------------------------------------------------------------------
 
     def notify(self, log: EpochLog | None) -> None:
-        """Call the hooks after an optimizer step."""
+        """Call the hooks after an optimizer step; end a training that was to take no more."""
         run = self.run
         self.checkpoints.check_once()
         mark_begun()
@@ -187,10 +187,6 @@ class Steps:
             if log is not None:
                 run.loss = log.losses.latest
             self.hooks.call("on_step_end", run)
-        self.stop_at_last_step()
-
-    def stop_at_last_step(self) -> None:
-        """Ask for the end after the last step of a training that was to take only some."""
         if self.due.is_over(self.engine.global_step):
             self.run.stop(f"only {self.engine.global_step} steps were asked for")
 

@@ -22,7 +22,7 @@ from tests.fdl.run_directory.trails import trail
 from tests.fdl.run_directory.where_cases import CASES, WRONG, make_three
 
 from .chromium import Browser
-from .test_report import texts, unnamed
+from .test_report import overflow, texts, unnamed
 
 HOSTILE = "</script><script>window.stolen=1</script><img src=x onerror=window.stolen=2>"
 CHART = "page.curves.chart('loss')"
@@ -87,7 +87,7 @@ def test_curves_are_overlaid_over_steps_epochs_and_time(served):
 def test_a_logarithmic_x_axis_gives_each_factor_of_ten_the_same_room(served):
     served.evaluate("document.getElementById('log-x').click()")
     served.settle()
-    at = [served.evaluate(f"{CHART}.xOf({step})") for step in (10, 100, 1000)]
+    at = [served.evaluate(f"{CHART}.scales.px({step})") for step in (10, 100, 1000)]
     assert at[2] - at[1] == pytest.approx(at[1] - at[0])
     served.evaluate(f"{CHART}.area.focus()")
     first, last = served.evaluate(f"{CHART}.range")
@@ -348,6 +348,23 @@ def test_hostile_texts_are_harmless_and_the_page_fits_every_width(tmp_path, brow
         assert all(one.startswith(url) for one in browser.requests), "no remote asset"
         assert browser.console == []
         browser.open("about:blank")
+
+
+PAPER_PIXELS = 717
+"""What A4 has between the usual margins."""
+
+
+def test_a_wide_table_of_runs_does_not_shrink_the_page_on_paper(served):
+    served.resize(PAPER_PIXELS, 900)
+    try:
+        served.call("Emulation.setEmulatedMedia", media="print")
+        served.evaluate("dispatchEvent(new Event('beforeprint'))")
+        served.settle()
+        assert len(texts(served, ".runs thead th")) == 16
+        assert len(texts(served, ".runs tbody tr[data-id]")) == 20
+        assert overflow(served) <= 0
+    finally:
+        served.call("Emulation.setEmulatedMedia", media="")
 
 
 def test_every_control_has_a_name(served):

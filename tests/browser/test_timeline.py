@@ -95,7 +95,7 @@ def point(browser: Browser, t_ms: float) -> None:
     left, top = browser.evaluate(
         "(r => [r.left, r.top])(document.getElementById('stage').getBoundingClientRect())"
     )
-    x = browser.evaluate(f"page.timeline.lanes.xOf({t_ms / 1000})")
+    x = browser.evaluate(f"page.timeline.lanes.scales.px({t_ms / 1000})")
     browser.point(left + x, top + 40)
 
 
@@ -209,7 +209,7 @@ def test_a_drag_zooms_and_a_drag_with_shift_moves_the_view(browser, page):
     left, top = browser.evaluate(
         "(r => [r.left, r.top])(document.getElementById('stage').getBoundingClientRect())"
     )
-    at = {t: left + browser.evaluate(f"page.timeline.lanes.xOf({t})") for t in (20, 40)}
+    at = {t: left + browser.evaluate(f"page.timeline.lanes.scales.px({t})") for t in (20, 40)}
     browser.drag(at[20], top + 40, at[40], top + 40)
     assert view(browser) == pytest.approx([20, 40], abs=0.1)
     held = {"button": "left", "buttons": 1, "modifiers": 8}

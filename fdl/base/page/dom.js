@@ -213,12 +213,13 @@ function startTheme(made, changed, prints) {
 /** The theme's colours by the names of their custom properties, as the browser resolves them. */
 class Ink {
   #known = new Map();
+  #dark = null;
   #font = "";
 
   get(name) {
     if (!this.#known.has(name)) {
       const probe = place("ink");
-      probe.style.color = name.startsWith("oklch") ? name : `var(--${name})`;
+      probe.style.color = `var(--${name})`;
       this.#known.set(name, getComputedStyle(probe).color);
     }
     return this.#known.get(name);
@@ -226,12 +227,13 @@ class Ink {
 
   get dark() {
     const chosen = document.documentElement.dataset.theme;
-    return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    return (this.#dark ??= chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
   }
 
   /** To be called when the theme has changed. */
   forget() {
     this.#known.clear();
+    this.#dark = null;
   }
 
   /** The page's font, which no theme changes; asking the browser each time would make it lay out. */
@@ -241,14 +243,13 @@ class Ink {
 }
 
 const ink = new Ink();
-const [FEW_COLORS, MOST_COLORS] = [8, 240];
+const FEW_COLORS = 8;
 
-/** The colour of one of many things: a fixed palette for a few, hues by the golden angle for more, which repeat. */
+/** The colour of one of many things: a fixed palette for a few, hues by the golden angle for more. */
 function colorOf(number, many) {
   if (!many) return ink.get(`series-${number % FEW_COLORS}`);
-  const index = number % MOST_COLORS;
-  const light = (ink.dark ? 0.76 : 0.56) + (index % 3) * 0.05;
-  return ink.get(`oklch(${light.toFixed(2)} 0.15 ${((index * 137.508) % 360).toFixed(1)})`);
+  const light = (ink.dark ? 0.76 : 0.56) + (number % 3) * 0.05;
+  return `oklch(${light.toFixed(2)} 0.15 ${((number * 137.508) % 360).toFixed(1)})`;
 }
 
 /** Make a canvas as sharp as the screen and return its context, which counts in CSS pixels. */
@@ -264,6 +265,13 @@ function prepare(canvas, width, height) {
   context.clearRect(0, 0, width, height);
   context.font = ink.font;
   return context;
+}
+
+/** A dot beside a name, in its colour. */
+function dot(color) {
+  const made = element("span", { className: "dot", "aria-hidden": "true" });
+  made.style.background = color;
+  return made;
 }
 
 /** Write a text with fill style, alignment across and down. */

@@ -91,10 +91,6 @@ class ParallelPanel extends RunsPlot {
     this.area.setAttribute("aria-label", `Parallel coordinates of ${counted(visible.length, "run")} over ${columns.map((one) => one.label).join(", ")}`);
   }
 
-  get ends() {
-    return [0, this.#axes.length - 1];
-  }
-
   decorate(context) {
     const { px, py, box } = this.scales;
     const room = px(1) - px(0) - 14;
@@ -205,10 +201,6 @@ class ScatterPanel extends RunsPlot {
     this.paint([], { bounds: this.things.length ? { low: -0.04, high: 1.04, first: -0.03, last: 1.03 } : null, yTicks: up.ticks, empty: "no run has both values" });
   }
 
-  get ends() {
-    return [-0.03, 1.03];
-  }
-
   decorate(context) {
     const { px, py } = this.scales;
     context.globalAlpha = this.things.length > 60 ? 0.7 : 0.9;
@@ -246,7 +238,7 @@ function valueScale(column, runs) {
     const { low, high } = robustLimits(values, FAR_SHARE, FAR);
     const isLog = low > 0 && high / low >= 30;
     const scale = (isLog ? logScale : linearScale)(low, high, 5, true);
-    if (column.key === "seconds" && low < high) scale.ticks = new Axis("time").space(isLog).ticks(low, high, 5);
+    if (column.key === "seconds" && low < high) scale.ticks = new Axis("time", 0, isLog).ticks(low, high, 5);
     const at = (value) => (typeof value !== "number" || !Number.isFinite(value) || (isLog && value <= 0) ? null : Math.min(1, Math.max(0, scale.at(value))));
     return { at, ticks: low === high ? [[0.5, shownValue(column, low)]] : scale.ticks.map(([value, text]) => [scale.at(value), text]) };
   }
@@ -267,9 +259,8 @@ function paintBy({ runs, choices }) {
   return (run) => {
     const place = at(column.value(run));
     if (place === null) return ink.get("line");
-    const part = Math.round(place * MOST_COLORS) / MOST_COLORS; // asking the browser for a colour takes long
-    const light = ink.dark ? 0.55 + 0.33 * part : 0.72 - 0.34 * part;
-    return ink.get(`oklch(${light.toFixed(3)} 0.15 ${(265 - 220 * part).toFixed(1)})`);
+    const light = ink.dark ? 0.55 + 0.33 * place : 0.72 - 0.34 * place;
+    return `oklch(${light.toFixed(3)} 0.15 ${(265 - 220 * place).toFixed(1)})`;
   };
 }
 

@@ -1,61 +1,5 @@
 "use strict";
-/* Many runs: what the reader chose, what is known of each run, which are shown, and how they are grouped. */
-
-const CHOICES = {
-  filter: "", sort: "-started", columns: null, search: "", axis: "", smoothing: 0, logX: false, group: "", band: "range",
-  hidden: [], scatterX: "", scatterY: "", axes: null, color: "auto",
-};
-
-/** What the reader chose: kept in the address, so that it can be shared. */
-class Choices {
-  #changed;
-
-  /** `changed(names)` is called after a change. */
-  constructor(changed) {
-    this.#changed = changed;
-    this.#read();
-    addEventListener("hashchange", () => {
-      if (decodeURIComponent(location.hash.slice(1)) === JSON.stringify(this.#own)) return;
-      this.#read();
-      changed(Object.keys(CHOICES));
-    });
-  }
-
-  get(name) {
-    return this.values[name];
-  }
-
-  /** Change values. */
-  set(changes) {
-    const changed = Object.keys(changes).filter((name) => JSON.stringify(this.values[name]) !== JSON.stringify(changes[name]));
-    if (!changed.length) return;
-    Object.assign(this.values, changes);
-    const own = this.#own;
-    const hash = Object.keys(own).length ? `#${encodeURIComponent(JSON.stringify(own))}` : "";
-    stored(() => history.replaceState(null, "", hash || location.pathname + location.search));
-    this.#changed(changed);
-  }
-
-  /** What differs from the defaults. */
-  get #own() {
-    return Object.fromEntries(Object.entries(this.values).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(CHOICES[name])));
-  }
-
-  /** Take the known values that have the type of their default; an address need not be one of this page. */
-  #read() {
-    let found = null;
-    try {
-      found = JSON.parse(decodeURIComponent(location.hash.slice(1)));
-    } catch {
-      // Somebody else wrote it.
-    }
-    const fits = ([name, usual]) => {
-      const value = found?.[name] ?? null;
-      return value !== null && (usual === null || Array.isArray(usual) ? Array.isArray(value) : typeof value === typeof usual);
-    };
-    this.values = { ...CHOICES, ...Object.fromEntries(Object.entries(CHOICES).filter(fits).map(([name]) => [name, found[name]])) };
-  }
-}
+/* Many runs: what is known of each, which are shown, and how they are grouped. */
 
 const FACTS = {
   name: ["Run", (run) => run.name],
@@ -88,7 +32,6 @@ class Runs {
   /** All columns of a table, by key. */
   columns = new Map();
   #byId = new Map();
-  #colors = new Map();
 
   constructor() {
     this.#describe();
@@ -134,12 +77,7 @@ class Runs {
   color(run) {
     const group = this.groups?.of.get(run.id);
     if (group) return this.groups.color(group);
-    if (!this.#colors.has(run.id)) this.#colors.set(run.id, colorOf(run.id, this.all.length > FEW_COLORS));
-    return this.#colors.get(run.id);
-  }
-
-  forgetColors() {
-    this.#colors.clear();
+    return colorOf(run.id, this.all.length > FEW_COLORS);
   }
 
   /** The names of settings, or of facts of the environment, that are not the same in all of some runs. */

@@ -142,10 +142,6 @@ class LaneChart extends Chart {
     if (data.many) this.foot.replaceChildren(...words.map(([kind, text]) => element("span", {}, dot(`var(--${LANES[kind]})`), text)));
   }
 
-  get ends() {
-    return [0, this.data.end];
-  }
-
   redraw() {
     const count = this.lanes.length;
     this.paint([], { bounds: { low: 0, high: count, first: 0, last: this.data.end }, yTicks: this.lanes.map(({ name }, index) => [count - index - 0.5, name]) });
@@ -192,10 +188,6 @@ class LoadChart extends LineChart {
     this.logButton.remove();
     this.foot.textContent = note;
     this.show(title, series);
-  }
-
-  get ends() {
-    return [0, this.fixed.bounds.last];
   }
 }
 

@@ -16,9 +16,8 @@ from fdl.cli.commands.runs import OneRun, Places, chosen, places, print_json, pr
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
 from fdl.manifest.select.project import locate
 from fdl.runs import follow as follower
-from fdl.runs.describe import Comparison, require_several
+from fdl.runs.describe import Comparison, as_json, how_to_resume, page, require_several
 from fdl.runs.find import choose, shortened
-from fdl.runs.resume import how_to_resume
 from fdl.runs.run import LOG, METRICS, REPORT, RUNNING, read
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ def show(ctx: typer.Context, run: OneRun = "last", json: Json = False) -> int:
     Raises:
         FdlError: The word means no run, or the run cannot be read.
     """
-    from fdl.runs.describe import as_json, page
-
     found = chosen(ctx.obj, run)
     if json:
         return print_json(as_json(found, whole=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fdl.programs.source.rows import COMPUTED, Program, Row
+from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class Flags:
             ignore_case=call.named.get("case_sensitive", not of_class) is False,
         )
         if of_class:
-            row.choices = _members(call, members)
+            node = given(call.node, "enum_class", 2)
+            row.choices = members(node, call.module) if node is not None else COMPUTED
             row.default = COMPUTED
         self.program.option([f"--{flag}"], row)
         return COMPUTED
@@ -70,9 +72,3 @@ class Flags:
             row = Row(place=call.place, default=COMPUTED, doubtful=True)
             self.program.option([f"--{flag}"], row)
         return COMPUTED
-
-
-def _members(call: Call, members: Members) -> object:
-    named = {one.arg: one.value for one in call.node.keywords}
-    node = call.node.args[2] if len(call.node.args) > 2 else named.get("enum_class")
-    return members(node, call.module) if node is not None else COMPUTED

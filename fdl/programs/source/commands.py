@@ -8,6 +8,7 @@ from fdl.programs.source.interpret import Thing
 from fdl.programs.source.parsers import Parser, literal_of
 from fdl.programs.source.records import annotation, members, parameters
 from fdl.programs.source.rows import COMPUTED, Program, Row
+from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,16 +85,15 @@ class App(Thing):
 
     def _other(self, call: Call, name: str) -> App | None:
         """The app that is an argument; it is no program of its own any more."""
-        named = (one.value for one in call.node.keywords if one.arg == name)
-        node = next(iter(call.node.args), None) or next(named, None)
+        node = given(call.node, name, 0)
         # An app of another file has its commands when that file has been followed.
-        given = self._find(node, call.module) if node is not None else None
-        if not isinstance(given, App):
-            given = call.get(0, name)
-        if not isinstance(given, App):
+        other = self._find(node, call.module) if node is not None else None
+        if not isinstance(other, App):
+            other = call.get(0, name)
+        if not isinstance(other, App):
             return None
-        given.part = True
-        return given
+        other.part = True
+        return other
 
     def settled(self) -> Program:
         """The program: a ``Typer`` with one command is that command."""
@@ -149,7 +149,7 @@ class Decorated:
                 owner.program.options.update(program.options)
                 return None
             name = _command_name(decorator, node, interpreter, found)
-            settings = _keyword(decorator, "context_settings", found, interpreter)
+            settings = interpreter.value(given(decorator, "context_settings"), {}, module)
             settings = settings if isinstance(settings, dict) else {}
             if settings.get("ignore_unknown_options"):
                 program.strict = False
@@ -227,11 +227,8 @@ def _typer(
     said = annotation(note, module, interpreter) if note is not None else None
     if said is not None and said.inner is not None and ast.unparse(said.inner).endswith("Context"):
         return
-    keywords = {
-        item.arg: interpreter.value(item.value, {}, module)
-        for item in (info.keywords if info else ())
-        if item.arg
-    }
+    call = interpreter.evaluated(info, {}, module) if info else None
+    keywords = call.named if call else {}
     type_ = said.type if said else "string"
     row = Row(
         type=type_,
@@ -247,15 +244,14 @@ def _typer(
         doubtful=bool(said and said.doubtful),
         ignore_case=keywords.get("case_sensitive") is False,
         env=_variable(keywords),
-        literal=_literal(info, "parser", module),
+        literal=literal_of(given(info, "parser"), module),
     )
     name = one.arg.replace("_", "-")
     if kind == "Argument" or (kind == "" and required and type_ != "bool"):
         many = bool(said and said.many)
         program.argument(name, row, required=required, variadic=many)
         return
-    words = [interpreter.value(item, {}, module) for item in (info.args if info else ())]
-    flags = [word for word in words if isinstance(word, str)]
+    flags = [word for word in call.arguments if isinstance(word, str)] if call else []
     on = [flag.partition("/")[0] for flag in flags]
     off = [flag.partition("/")[2] for flag in flags if "/" in flag]
     if type_ == "bool" and not flags:
@@ -270,15 +266,13 @@ def _click(
     program: Program, node: ast.Call, found: Definition, interpreter: Interpreter, kind: str
 ) -> None:
     module = found.module
-    words = [interpreter.value(one, {}, module) for one in node.args]
-    keywords = {
-        one.arg: interpreter.value(one.value, {}, module) for one in node.keywords if one.arg
-    }
+    call = interpreter.evaluated(node, {}, module)
+    words, keywords = call.arguments, call.named
     if any(not isinstance(word, str) for word in words):
         program.strict = False
         return
     flags = [word for word in words if word.startswith("-")]
-    type_node = next((one.value for one in node.keywords if one.arg == "type"), None)
+    type_node = given(node, "type")
     type_, choices, doubtful = _click_type(type_node, keywords, found, interpreter)
     off = [flag.partition("/")[2].strip() for flag in flags if "/" in flag]
     has_value = "flag_value" in keywords
@@ -334,11 +328,7 @@ def _click_type(
 
 def _ignores_case(node: ast.expr | None, found: Definition, interpreter: Interpreter) -> bool:
     """Whether a ``click.Choice`` takes its words in upper and lower case."""
-    if not isinstance(node, ast.Call):
-        return False
-    named = {one.arg: one.value for one in node.keywords}
-    second = node.args[1] if len(node.args) > 1 else named.get("case_sensitive")
-    return second is not None and interpreter.value(second, {}, found.module) is False
+    return interpreter.value(given(node, "case_sensitive", 1), {}, found.module) is False
 
 
 def _variable(keywords: dict[str, Any]) -> str:
@@ -348,28 +338,11 @@ def _variable(keywords: dict[str, Any]) -> str:
     return said if isinstance(said, str) else ""
 
 
-def _literal(info: ast.Call | None, keyword: str, module: Module) -> str:
-    nodes = (one.value for one in (info.keywords if info else ()) if one.arg == keyword)
-    return literal_of(next(nodes, None), module)
-
-
-def _keyword(decorator: ast.expr, name: str, found: Definition, interpreter: Interpreter) -> object:
-    """The value of a keyword of a decorator."""
-    nodes = (one.value for one in getattr(decorator, "keywords", ()) if one.arg == name)
-    node = next(nodes, None)
-    return interpreter.value(node, {}, found.module) if node is not None else None
-
-
 def _command_name(
     decorator: ast.expr, node: ast.FunctionDef, interpreter: Interpreter, found: Definition
 ) -> str:
-    if isinstance(decorator, ast.Call):
-        named = {one.arg: one.value for one in decorator.keywords}
-        first = decorator.args[0] if decorator.args else named.get("name")
-        value = interpreter.value(first, {}, found.module) if first is not None else None
-        if isinstance(value, str):
-            return value
-    return node.name.lower().replace("_", "-")
+    value = interpreter.value(given(decorator, "name", 0), {}, found.module)
+    return value if isinstance(value, str) else node.name.lower().replace("_", "-")
 
 
 def as_parser(app: App) -> Parser:

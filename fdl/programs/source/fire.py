@@ -7,6 +7,7 @@ import ast
 from fdl.programs.source.interpret import Definition
 from fdl.programs.source.records import parameters
 from fdl.programs.source.rows import Program, Row
+from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
 
 def read(program: Program, call: Call, interpreter: Interpreter) -> bool:
     """``fire.Fire(fit)``: whether anything is known of what it takes."""
-    component = next(iter(call.node.args), None) or next(
-        (one.value for one in call.node.keywords if one.arg == "component"), None
-    )
+    component = given(call.node, "component", 0)
     if component is None:
         for name, node in call.module.definitions.items():
             _add(program, name, Definition(node, call.module), interpreter)

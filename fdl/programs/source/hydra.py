@@ -29,12 +29,8 @@ def program_of(found: Definition, interpreter: Interpreter) -> tuple[Program, li
             continue
         if found.module.origin(decorator.func) not in ("hydra.main", "hydra.main.main"):
             continue
-        said = {
-            one.arg: interpreter.value(one.value, {}, found.module) for one in decorator.keywords
-        }
-        for word, one in zip(("config_path", "config_name"), decorator.args, strict=False):
-            said.setdefault(word, interpreter.value(one, {}, found.module))
-        folder, name = said.get("config_path"), said.get("config_name")
+        call = interpreter.evaluated(decorator, {}, found.module)
+        folder, name = call.get(0, "config_path"), call.get(1, "config_name")
         if not isinstance(name, str) or folder is COMPUTED:
             return _open(Program()), []
         base = os.path.join(os.path.dirname(found.module.file), folder or "")

@@ -277,7 +277,7 @@ class Interpreter:
         return made if len(str(made)) < 10_000 else COMPUTED
 
     def _call(self, node: ast.Call, scope: Scope, module: Module) -> Any:
-        call = self._evaluated(node, scope, module)
+        call = self.evaluated(node, scope, module)
         dotted = module.origin(node.func)
         last = dotted.rpartition(".")[2]
         # Classes that derive from one of these are usually called after it.
@@ -305,7 +305,8 @@ class Interpreter:
             return list(numbers) if len(numbers) <= _MOST_TURNS else COMPUTED
         return self._follow(node, call, scope, module)
 
-    def _evaluated(self, node: ast.Call, scope: Scope, module: Module) -> Call:
+    def evaluated(self, node: ast.Call, scope: Scope, module: Module) -> Call:
+        """A call with the values of its arguments."""
         arguments: list[Any] = []
         whole = True
         for one in node.args:

@@ -8,6 +8,7 @@ from fdl.programs.source.interpret import Definition, Thing
 from fdl.programs.source.parsers import Parser
 from fdl.programs.source.records import annotation, parameters, settable
 from fdl.programs.source.rows import COMPUTED, Program, Row
+from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ class TypedParser(Parser):
     def do_add_argument(self, call: Call, group: object = "") -> object:
         """Declare one argument; a type is a type hint, except beside ``nargs``."""
         flags = [one for one in call.arguments if isinstance(one, str)]
-        node = next((one.value for one in call.node.keywords if one.arg == "type"), None)
-        action = next((one.value for one in call.node.keywords if one.arg == "action"), None)
+        node, action = given(call.node, "type"), given(call.node, "action")
         words = [one for one in flags if one.startswith("--")]
         if action is not None and ast.unparse(action).startswith("ActionYesNo"):
             off = [f"--no_{one[2:]}" for one in words]
@@ -176,9 +176,7 @@ class _Subcommands(Thing):
 
 def cli(call: Call, interpreter: Interpreter) -> TypedParser | None:
     """``auto_cli(main)``: a function, a class with methods, or several functions."""
-    node = next(iter(call.node.args), None) or next(
-        (one.value for one in call.node.keywords if one.arg == "components"), None
-    )
+    node = given(call.node, "components", 0)
     positional = call.named.get("as_positional") is not False
     parser = TypedParser(interpreter, rank=2, positional=positional)
     if isinstance(node, ast.List):

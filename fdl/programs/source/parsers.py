@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fdl.programs.source.interpret import Thing
 from fdl.programs.source.rows import COMPUTED, Program, Row
+from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def _action(call: Call) -> str:
     action = call.named.get("action", "store")
     if isinstance(action, str):
         return action
-    keyword = next((one.value for one in call.node.keywords if one.arg == "action"), None)
+    keyword = given(call.node, "action")
     name = call.module.origin(keyword).rpartition(".")[2] if keyword else ""
     return {"BooleanOptionalAction": "pair"}.get(name, "own")
 
@@ -191,7 +192,7 @@ def _row(call: Call, action: str, group: object) -> Row:
         place=call.place,
         doubtful=not flag and (doubtful or action == "own"),
         words={} if flag else _words_of(call),
-        literal="" if flag else literal_of(_type_node(call), call.module),
+        literal="" if flag else literal_of(given(call.node, "type"), call.module),
     )
     if flag:
         row.choices = ()
@@ -206,7 +207,7 @@ def _row(call: Call, action: str, group: object) -> Row:
 
 def _words_of(call: Call) -> dict[str, str]:
     """How true and false are written: ``bool`` makes True of every word but the empty one."""
-    type_ = _type_node(call)
+    type_ = given(call.node, "type")
     name = call.module.origin(type_) if type_ is not None else ""
     words = {"false": ""} if name == "bool" else {}
     if _reads_booleans(name):
@@ -218,7 +219,7 @@ def _words_of(call: Call) -> dict[str, str]:
 
 def _type_of(call: Call) -> tuple[str, bool]:
     """The schema's word for ``type=``, and whether it is the program's own converter."""
-    keyword = _type_node(call)
+    keyword = given(call.node, "type")
     if keyword is None:
         return "string", False
     dotted = call.module.origin(keyword) or call.module.origin(getattr(keyword, "func", keyword))
@@ -232,10 +233,6 @@ def _type_of(call: Call) -> tuple[str, bool]:
 def _reads_booleans(converter: str) -> bool:
     """Whether a converter takes the words true and false: ``str2bool``, ``strtobool``."""
     return "bool" in converter.lower() and converter != "bool"
-
-
-def _type_node(call: Call) -> ast.expr | None:
-    return next((one.value for one in call.node.keywords if one.arg == "type"), None)
 
 
 def literal_of(node: ast.expr | None, module: Module) -> str:

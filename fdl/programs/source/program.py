@@ -24,7 +24,7 @@ from fdl.programs.source import (
 from fdl.programs.source.interpret import Interpreter, Thing
 from fdl.programs.source.parsers import Parser, new_parser
 from fdl.programs.source.rows import COMPUTED, Program
-from fdl.programs.source.source import Library, Roots
+from fdl.programs.source.source import Library, Roots, given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,9 +154,7 @@ class _Reader:
 
     def _of_classes(self, call: Call) -> Thing:
         parser = self._keep(new_parser(call))
-        node = next(iter(call.node.args), None) or next(
-            (one.value for one in call.node.keywords if one.arg == "dataclass_types"), None
-        )
+        node = given(call.node, "dataclass_types", 0)
         nodes = getattr(node, "elts", [node] if node is not None else [])
         for one in nodes:
             found = self._interpreter.definition(one, call.module)

@@ -6,6 +6,7 @@ import ast
 
 from fdl.base.light_record import Record
 from fdl.programs.source.rows import COMPUTED, Program, Row
+from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,20 +57,13 @@ def declare(program: Program, found: Definition, interpreter: Interpreter) -> No
 
 def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Annotation:
     """Read an annotation."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        try:
-            node = ast.parse(node.value, mode="eval").body
-        except SyntaxError:
-            return Annotation(doubtful=True)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return _union([*alternatives(node)], module, interpreter)
+    node = parsed(node)
+    parts = alternatives(node, module)
+    if parts != [node]:
+        return _union(parts, module, interpreter)
     if isinstance(node, ast.Subscript):
         base = module.origin(node.value).rpartition(".")[2]
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if base == "Optional":
-            inner = [*inner, ast.Constant(None)]
-        if base in ("Optional", "Union"):
-            return _union(inner, module, interpreter)
         if base in ("Annotated", "Required"):
             return annotation(inner[0], module, interpreter)
         if base == "Literal":
@@ -105,13 +99,26 @@ def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Anno
     )
 
 
-def alternatives(node: ast.expr) -> Iterator[ast.expr]:
-    """The parts of ``A | B``."""
+def parsed(node: ast.expr) -> ast.expr:
+    """An annotation that may be written as text; text that is not an expression stays text."""
+    if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        return node
+    try:
+        return ast.parse(node.value, mode="eval").body
+    except SyntaxError:
+        return node
+
+
+def alternatives(node: ast.expr, module: Module) -> list[ast.expr]:
+    """The parts of ``A | B``, ``Optional[A]`` and ``Union[A, B]``; the node itself otherwise."""
     if isinstance(node, ast.BinOp):
-        yield from alternatives(node.left)
-        yield from alternatives(node.right)
-    else:
-        yield node
+        return [*alternatives(node.left, module), *alternatives(node.right, module)]
+    if isinstance(node, ast.Subscript):
+        base = module.origin(node.value).rpartition(".")[2]
+        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if base in ("Optional", "Union"):
+            return [*inner, *([ast.Constant(None)] if base == "Optional" else [])]
+    return [node]
 
 
 def _union(parts: list[ast.expr], module: Module, interpreter: Interpreter) -> Annotation:
@@ -220,9 +227,7 @@ def _default_of(
 
 def _aliases(node: ast.expr | None, module: Module, interpreter: Interpreter) -> list[str]:
     """Further spellings of a field: ``HfArg(aliases=["--size"])``."""
-    if not isinstance(node, ast.Call):
-        return []
-    said = next((one.value for one in node.keywords if one.arg in ("aliases", "alias")), None)
+    said = given(node, "aliases") or given(node, "alias")
     value = interpreter.value(said, {}, module)
     listed = value if isinstance(value, list) else [value]
     return [one for one in listed if isinstance(one, str) and one.startswith("-")]

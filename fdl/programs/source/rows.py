@@ -21,6 +21,8 @@ COMPUTED: Final = _Computed()
 """The value of an expression that only the running program knows."""
 
 _MOST_CHOICES = 256
+_UNCHANGED = ("counted", "ignore_case", "once", "literal", "mapping", "words", "env")
+"""What a document has as a row says it, if there is anything to say."""
 
 
 class Program:
@@ -174,18 +176,15 @@ class Row(Record):
             computed.append("nargs")
         elif self.nargs is not None:
             made.update(nargs=self.nargs, commas=False)
-        for key in ("counted", "ignore_case", "once", "literal", "mapping", "words", "env"):
-            made.update({key: getattr(self, key)} if getattr(self, key) else {})
-        made.update({"required": True} if self.required is True else {})
-        made.update({"negatives": list(self.negatives)} if self.negatives else {})
-        made.update(
-            {"group": " ".join(self.group.split())}
-            if isinstance(self.group, str) and self.group
-            else {}
-        )
-        made.update({"place": self.place} if self.place else {})
-        made.update({"computed": computed} if computed else {})
-        return made
+        said = {
+            **{key: getattr(self, key) for key in _UNCHANGED},
+            "required": self.required is True,
+            "negatives": list(self.negatives),
+            "group": " ".join(self.group.split()) if isinstance(self.group, str) else "",
+            "place": self.place,
+            "computed": computed,
+        }
+        return {**made, **{key: value for key, value in said.items() if value}}
 
     def _choices(self) -> Any:
         if self.choices is COMPUTED or self.doubtful or self.type in ("bool", "path"):

@@ -184,6 +184,15 @@ class Library:
         return os.path.relpath(file, inside) if file.startswith(inside) else os.path.basename(file)
 
 
+def given(node: ast.AST | None, name: str, position: int | None = None) -> ast.expr | None:
+    """The expression that a call has for a parameter; None if it has none, or is not a call."""
+    if not isinstance(node, ast.Call):
+        return None
+    if position is not None and len(node.args) > position:
+        return node.args[position]
+    return next((one.value for one in node.keywords if one.arg == name), None)
+
+
 def _target(node: ast.stmt) -> ast.expr | None:
     """What a statement with one target assigns."""
     is_bound = isinstance(node, ast.AnnAssign) and node.value is not None

@@ -7,8 +7,9 @@ import re
 
 from fdl.base.light_record import Record
 from fdl.programs.source.interpret import Definition
-from fdl.programs.source.records import alternatives, members, parameters, settable
+from fdl.programs.source.records import alternatives, members, parameters, parsed, settable
 from fdl.programs.source.rows import COMPUTED, Program, Row
+from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,10 +81,8 @@ class Reader:
     def __init__(self, interpreter: Interpreter, call: Call) -> None:
         self._interpreter = interpreter
         self._call = call
-        given = next((one.value for one in call.node.keywords if one.arg == "config"), None)
-        self._marks = frozenset(
-            call.module.origin(one).rpartition(".")[2] for one in getattr(given, "elts", ())
-        )
+        marks = getattr(given(call.node, "config"), "elts", ())
+        self._marks = frozenset(call.module.origin(one).rpartition(".")[2] for one in marks)
 
     def cli(self, program: Program) -> bool:
         """``tyro.cli(Config)``: a class, a function, or a union of classes."""
@@ -213,7 +212,7 @@ class Reader:
     ) -> dict[str, Definition | None]:
         """The classes of a union, by the words that choose them; empty for another annotation."""
         found: dict[str, Definition | None] = {}
-        for one in _parts(marked.node, module):
+        for one in alternatives(marked.node, module):
             inner = self._unmarked(one, module, marked.marks, program)
             nested = self._nested(inner.node, module)
             if nested is None and not _is_none(inner.node):
@@ -240,7 +239,7 @@ class Reader:
         """Take the markers off: ``Positional[int]``, ``Annotated[int, arg(name="n")]``."""
         said: dict[str, Any] = {}
         own: set[str] = set()
-        node = _parsed(node)
+        node = parsed(node)
         while isinstance(node, ast.Subscript):
             origin = module.origin(node.value)
             if origin.startswith("tyro."):
@@ -252,13 +251,8 @@ class Reader:
             node, *others = node.slice.elts
             for one in others:
                 if isinstance(one, ast.Call):
-                    if one.args:
-                        said["name"] = self._interpreter.value(one.args[0], {}, module)
-                    said.update(
-                        (word.arg, self._interpreter.value(word.value, {}, module))
-                        for word in one.keywords
-                        if word.arg
-                    )
+                    call = self._interpreter.evaluated(one, {}, module)
+                    said |= {**dict(zip(("name",), call.arguments, strict=False)), **call.named}
                 elif module.origin(one).startswith("tyro."):
                     own.add(module.origin(one).rpartition(".")[2])
         if own.difference(_UNDERSTOOD) or said.get("name") is COMPUTED:
@@ -269,8 +263,8 @@ class Reader:
         self, node: ast.expr, module: Module, marks: frozenset[str], program: Program
     ) -> Kind:
         """The words of a value."""
-        node = _parsed(node)
-        parts = _parts(node, module)
+        node = parsed(node)
+        parts = alternatives(node, module)
         if len(parts) > 1:
             return _either([self._kind(one, module, marks, program) for one in parts])
         if _is_none(node):
@@ -352,28 +346,6 @@ def _either(kinds: Sequence[Kind]) -> Kind:
         doubtful=only is None or only.doubtful,
         mapping=next((one.mapping for one in kinds if one.mapping), ""),
     )
-
-
-def _parts(node: ast.expr, module: Module) -> list[ast.expr]:
-    """The alternatives of an annotation; one for what is not a union."""
-    if isinstance(node, ast.BinOp):
-        return list(alternatives(node))
-    if isinstance(node, ast.Subscript):
-        base = module.origin(node.value).rpartition(".")[2]
-        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if base in ("Optional", "Union"):
-            return [*inner, *([ast.Constant(None)] if base == "Optional" else [])]
-    return [node]
-
-
-def _parsed(node: ast.expr) -> ast.expr:
-    """An annotation that is written as text."""
-    if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
-        return node
-    try:
-        return ast.parse(node.value, mode="eval").body
-    except SyntaxError:
-        return node
 
 
 def _is_none(node: ast.expr) -> bool:

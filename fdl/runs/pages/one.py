@@ -21,11 +21,10 @@ from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
 
 from fdl.base import page_assets
-from fdl.base.files import inside, open_own
-from fdl.runs.metrics import read_json
-from fdl.runs.pages.media import media_answer
+from fdl.base.files import inside, open_own, read_json
 from fdl.runs.pages.rows import PAGE as FOLDER
 from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json
 from fdl.runs.step_files import Pieces, StepFiles
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 TIMELINE = "timeline.json"
+_MEDIA = "media"
 POINTS = 2000
 """Points of a curve, unless a reader asks for another number."""
 
@@ -102,7 +102,7 @@ class RunPage:
         if path == "/api/series":
             return in_json(self._series(request))
         if path in ("/api/media", "/image.png"):
-            return media_answer(self._run, request)
+            return _media_answer(self._run, request)
         raise Refused(HTTPStatus.NOT_FOUND, f"there is no {path:.80}")
 
     def _page(self) -> str:
@@ -112,10 +112,8 @@ class RunPage:
             text = "the run has no page yet, or another program wrote it; try again"
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, text)
         now = self._now()
-        facts = json.loads(info.text)
         files = StepFiles.read(self._run)
         parts = {
-            "info": facts,
             "series": [_whole(files, name, POINTS) for name in files.names],
             "clock": _clock(files),
             "progress": now.get("progress"),
@@ -130,33 +128,27 @@ class RunPage:
             },
         }
         finish = _end(lines)
-        listed = {
-            "records": f"[{','.join(line.text for line in lines if line.kind == 'epoch')}]",
-            "finish": finish.text if finish else "null",
-        }
-        texts = listed | {
-            name: json.dumps(part, separators=(",", ":")) for name, part in parts.items()
-        }
-        names = (facts.get("label") or "Training run", facts.get("run"))
-        title = " · ".join(str(name) for name in names if name)
-        return page_assets.page(title, texts, served=True)
+        records = (line.text for line in lines if line.kind == "epoch")
+        end = finish.text if finish else "null"
+        return page_assets.run_page(json.loads(info.text), records, parts, finish=end, served=True)
 
     def _stream(self, after: int, closing: threading.Event) -> Iterator[bytes]:
         """The events of a run: its facts, the records behind a place, and what happens then."""
+        # Before the first byte: a reader that has it misses nothing that happens from then on.
+        part, seen = self._news.join()
         yield b"retry: 1000\n\n"
         lines = self._lines(0)
         place = after if not lines or after <= lines[-1].end else 0
         end = _end(lines)
         if info := _newest(lines, "run"):
             yield self._event(info, with_id=False)
-        part, seen = self._news.join()
         silent, ended = 0.0, False
         while True:
             records = [line for line in lines if line.end > place and line is not end]
             part = b"".join(map(self._event, records)) + part
             if end is not None:
                 closing.wait(_LOOK_SECONDS)  # curves and media have files of their own
-                yield part + self._news.after(seen)[0] + self._event(end)
+                yield part + self._news.after(seen, last=True)[0] + self._event(end)
                 return
             silent = 0.0 if part else silent + _LOOK_SECONDS
             if not part and silent >= _SILENT_SECONDS:
@@ -170,7 +162,7 @@ class RunPage:
             place = max([place, *(line.end for line in lines)])
             lines = self._lines(place)
             end = _end(lines)
-            part, seen = self._news.after(seen)
+            part, seen = self._news.after(seen, last=ended)
 
     def _event(self, line: Line, *, with_id: bool = True) -> bytes:
         text = line.text
@@ -284,22 +276,26 @@ class _News:
             self._look()
             return b"".join(self._newest.values()), self._count
 
-    def after(self, place: int) -> tuple[bytes, int]:
+    def after(self, place: int, *, last: bool = False) -> tuple[bytes, int]:
         """The events behind a place, and the place behind them.
+
+        Args:
+            place: Where the reader is.
+            last: Whether the reader does not come again.
 
         Raises:
             Refused: The reader has missed events that are no longer kept.
         """
         with self._lock:
-            self._look()
+            self._look(again=last)
             missed = self._count - place
             if missed > len(self._events):
                 raise Refused(HTTPStatus.GONE, "the reader was too slow")
             return b"".join(islice(self._events, len(self._events) - missed, None)), self._count
 
-    def _look(self) -> None:
+    def _look(self, *, again: bool = False) -> None:
         now = time.monotonic()
-        if now - self._looked < _LOOK_SECONDS / 2:
+        if now - self._looked < _LOOK_SECONDS / 2 and not again:
             return
         self._looked = now
         for event in self._changes():
@@ -331,7 +327,7 @@ class _News:
 
     def _media_mark(self) -> tuple[int, int]:
         try:
-            found = (self._run / "media" / "index.json").stat()
+            found = (self._run / _MEDIA / "index.json").stat()
         except OSError:
             return 0, 0
         return found.st_mtime_ns, found.st_size
@@ -401,3 +397,63 @@ def _clock(files: StepFiles, *, last: bool = False) -> dict[str, list[float]]:
         "steps": [line.at[place] - 1 for place in places],
         "seconds": [line.values[place] - line.values[0] for place in places],
     }
+
+
+def _media_answer(run: Path, request: Request) -> Answer:
+    """The answer to a request for media.
+
+    Raises:
+        Refused: There is nothing of that name.
+    """
+    entries = _media_entries(run)
+    name = request.text("name")
+    if request.path == "/image.png":
+        step = request.number("step")
+        for record in entries.get(("image", name), {}).get("records", []):
+            if record.get("step") == step:
+                return Answer(_media_content(run, record), "image/png")
+        raise Refused(HTTPStatus.NOT_FOUND, f"there is no image {name:.80} at step {step}")
+    kind = request.text("kind")
+    if not kind:
+        return in_json({"entries": [_listed_media(entry) for entry in entries.values()]})
+    if (kind, name) not in entries:
+        raise Refused(HTTPStatus.NOT_FOUND, f"there is no {kind:.40} {name:.80}")
+    entry = entries[kind, name]
+    if kind == "histogram":
+        return in_json({"records": json.loads(_media_content(run, entry))})
+    return in_json({"records": [_media_record(run, kind, name, one) for one in entry["records"]]})
+
+
+def _media_entries(run: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """What the index lists, by kind and name; an index that is damaged lists nothing."""
+    index = read_json(run / _MEDIA / "index.json") or {}
+    try:
+        return {
+            (str(one["kind"]), str(one["name"])): one for one in index["media"] if one["records"]
+        }
+    except (KeyError, TypeError):
+        return {}
+
+
+def _listed_media(entry: dict[str, Any]) -> dict[str, Any]:
+    records = entry["records"]
+    newest = records[-1].get("step")
+    return {"kind": entry["kind"], "name": entry["name"], "count": len(records), "step": newest}
+
+
+def _media_record(run: Path, kind: str, name: str, record: dict[str, Any]) -> dict[str, Any]:
+    """One record; an image has an address instead of its pixels."""
+    facts = {key: value for key, value in record.items() if key != "file"}
+    if kind == "image":
+        return facts | {"src": "image.png?" + urlencode({"name": name, "step": record["step"]})}
+    content = _media_content(run, record).decode("utf-8", "replace")
+    return facts | ({"text": content} if kind == "text" else json.loads(content))
+
+
+def _media_content(run: Path, entry: dict[str, Any]) -> bytes:
+    """The file of an entry, which must lie in the folder of media."""
+    try:
+        with open_own(inside(run / _MEDIA, str(entry.get("file")))) as stream:
+            return stream.read()
+    except OSError:
+        raise Refused(HTTPStatus.NOT_FOUND, "the file is gone, or was never written") from None

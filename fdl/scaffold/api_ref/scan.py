@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.files import text_of
 from fdl.base.venv import project_prefix, site_packages
 
 if TYPE_CHECKING:
@@ -151,9 +152,9 @@ def _is_package(folder: Path) -> bool:
 
 def _is_checkout(folder: Path) -> bool:
     try:
-        document = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+        document = tomllib.loads(text_of(folder / "pyproject.toml"))
         return bool(document["project"]["name"] == OWN_NAME)
-    except (OSError, ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError):
         return False
 
 

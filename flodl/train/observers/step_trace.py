@@ -33,13 +33,14 @@ from flodl.train.observers.digests import (
 from flodl.train.parts import LOADER_DEFAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from torch import Tensor, nn
 
     from flodl.data import IterableLoader
     from flodl.ranks.group import Group
+    from flodl.train.epoch_metrics import EpochLog
     from flodl.train.plan import TrainingPlan
     from flodl.train.step.losses import LossLog
     from flodl.train.step.step_values import StepValues
@@ -94,7 +95,7 @@ class StepTrace:
         file: TraceFile,
         after: int,
         form: int,
-        facts: Mapping[str, object],
+        facts: dict[str, object],
         *,
         clips: bool = False,
         samples: Sequence[Tensor] = (),
@@ -140,7 +141,7 @@ class StepTrace:
             return None
         # A scaler leaves steps out, so its norms do not belong to the steps of a trace.
         clips = plan.max_grad_norm is not None and plan.scaler is None
-        facts = {
+        facts: dict[str, object] = {
             "after": after,
             "continues": _continued(source, run.path),
             "rank": group.rank,
@@ -294,6 +295,12 @@ class StepTrace:
                 losses.check()
             with suppress(Exception):
                 losses.take()
+
+    def end(self, log: EpochLog | None) -> None:
+        """Write what is left, of the current epoch, too, and close the file."""
+        if log is not None:
+            self.drain(log.losses)
+        self.close()
 
     def take_norms_of(self, values: StepValues | None) -> None:
         """Record the gradient norms of single steps, if every step has one."""

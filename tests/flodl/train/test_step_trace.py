@@ -143,7 +143,7 @@ def test_the_norms_are_those_of_clipping(tmp_path: Path, monkeypatch: pytest.Mon
         norms.append(norm.item())
         return norm
 
-    monkeypatch.setattr("flodl.train.step.update.limited_norm", kept)
+    monkeypatch.setattr("flodl.train.step.halves.limited_norm", kept)
     seen = train(tmp_path, max_grad_norm=0.5)
     assert read_trace(seen.path).norms.tolist() == norms
     assert len(norms) == 2 * STEPS
