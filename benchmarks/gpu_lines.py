@@ -32,7 +32,7 @@ _QUESTIONS = _ANSWERED_EVERYWHERE - {"device_count", "is_built"}
 _TOOLS = frozenset(("nvidia-smi", "nvcc"))
 
 ALSO: dict[str, dict[str, str]] = {
-    "flodl/train/plain_loop/stopwatch.py": {"DeviceWatch": "made for a rank on a GPU"},
+    "flodl/ranks/clocks.py": {"DeviceWatch": "made for a rank on a GPU"},
     "flodl/nn/optim.py": {"_fused_on_cuda.choosing": "chooses the fused optimizer on a GPU"},
     "flodl/train/step/capturing.py": {"Capture": "made on a GPU"},
 }

@@ -46,7 +46,7 @@ from benchmarks.rows import Kept, Row, continued
 from benchmarks.unequal_ranks import in_ranks, rate
 from flodl import Batch, DataLoader, TensorDataSet, Trainer
 from flodl.ddp_bench.models.resnet import Residual
-from flodl.ranks.batch_timer import BatchTimer
+from flodl.ranks.clocks import BatchTimer
 from flodl.ranks.group import Group
 from flodl.train.runner import this_group
 

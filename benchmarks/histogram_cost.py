@@ -26,7 +26,7 @@ from benchmarks.measure import (
     table,
 )
 from flodl.monitor import MediaFolderSink, Monitor
-from flodl.train.observers.parameter_histograms import ParameterHistograms
+from flodl.train.step.step_values import ParameterHistograms
 
 COST = Bar(1.0)
 """Percent of the time of the steps that one record may take."""

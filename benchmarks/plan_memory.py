@@ -34,7 +34,7 @@ from benchmarks.measure import (
 from benchmarks.plan_memory_subject import NAMES
 from benchmarks.rows import Kept, Row, continued
 from fdl.base.units import format_bytes
-from flodl.train.gpu_memory import CONTEXT_BYTES, MARGIN, VARIABLE
+from flodl.train.peak_memory import CONTEXT_BYTES, MARGIN, VARIABLE
 from flodl.train.run.run_records import REHEARSAL
 
 GB = 10**9

@@ -76,7 +76,6 @@ FEATURES: dict[str, tuple[str, str, str, str, str]] = {
         "yes ML-page",
     ),
     "contour of two settings and a metric": (NO, NO, NO, NO, "yes ML-page"),
-    "one file that opens without a server": ("yes fdl", NO, NO, NO, NO),
     "download of a table or a chart": (
         "table, CSV fdl",
         "data of a chart TB-page",

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from benchmarks.ten_models_networks import Benchmark, mean_squared, networks, rows
 from flodl import Batch, Monitor, RunDirectory, TensorDataSet, Trainer
 from flodl.train.builder import TrainerBuilder
-from flodl.train.observers import parameter_histograms
 from flodl.train.observers.digests import DigestTimes
 from flodl.train.observers.guards.loss_guard import LossGuard
 from flodl.train.observers.step_trace import StepTrace
+from flodl.train.step import step_values
 
 WARM_UP = 2
 """Steps of each training before its first turn counts."""
@@ -115,9 +115,9 @@ class RareWork:
         pieces: tuple[tuple[Any, str, str, bool], ...] = (
             (StepTrace, "_tell_digests", "digests", False),
             (StepTrace, "_tell_samples", "digests", True),
-            (StepTrace, "_tell_losses", "losses", True),
+            (StepTrace, "take_losses", "losses", True),
             (LossGuard, "keep", "snapshots", True),
-            (parameter_histograms, "histograms_of", "histograms", False),
+            (step_values, "histograms_of", "histograms", False),
             (Monitor, "record_histograms", "histograms", True),
         )
         with ExitStack() as stack:

@@ -34,7 +34,7 @@ from benchmarks.measure import (
     table,
 )
 from flodl import Batch, EpochMetrics, TensorDataSet, Timeline, Trainer
-from flodl.ranks.batch_timer import BatchTimer
+from flodl.ranks.clocks import BatchTimer
 from flodl.ranks.launch.start_ranks import launch_ranks
 from flodl.train.runner import this_group
 

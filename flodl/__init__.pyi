@@ -235,7 +235,7 @@ from .train import (
 from .train.entry import (
     entry as entry,
 )
-from .train.observers.best_model import (
+from .train.observers.checkpoints import (
     load_best as load_best,
 )
 from .train.plain_loop.ddp import (

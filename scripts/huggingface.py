@@ -36,11 +36,16 @@ from flodl.hf import (
     set_unpad,
 )
 from flodl.hf.export import export_command
-from flodl.hf.head_kind import class_name
 from flodl.hf.matrix import FAMILIES, Cell, all_cells, tiny_config
 from flodl.hf.opening import Opened, open_model
-from flodl.hf.parity import batch_for
-from flodl.hf.reference import Outputs, largest_difference, load, make_synthetic, transformers
+from flodl.hf.reference import (
+    Outputs,
+    batch_for,
+    largest_difference,
+    load,
+    make_synthetic,
+    transformers,
+)
 from flodl.hf.source import Directory
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.verify import TOLERANCE, verify_export
@@ -115,7 +120,7 @@ def measured(cell: Cell, folder: Path) -> Measured:
     report = verify_export(out, family=cell.family, source=str(source))
     return Measured(
         cell,
-        class_name(opened.config, kind),
+        opened.config.class_name(kind),
         forward,
         gradient,
         steepest,

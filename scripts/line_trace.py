@@ -62,8 +62,11 @@ class LineTrace:
 def _write(folder: str, ending: str, lines: dict[str, list[int]]) -> None:
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
     text = json.dumps({"test": test, "lines": lines})
+    file = Path(folder, f"{os.getpid()}.{ending}")
+    part = file.with_suffix(f".{ending}-part")  # whoever kills this process leaves no half file
     with contextlib.suppress(OSError):  # the process may have given up its rights
-        Path(folder, f"{os.getpid()}.{ending}").write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8")
+        part.replace(file)
 
 
 def _start_from_environment(settings: str) -> None:

@@ -93,10 +93,15 @@ TARGETS = {
     ),
     "planning": Target(
         ("fdl/plan/*.py", "fdl/manifest/select/*.py"),
-        _tests(
-            "fdl",
-            "presets dispatch quoting spelling ranks docker environments heap plan run_arguments "
-            "flodl_programs",
+        (
+            "tests/fdl/inspect",
+            "tests/fdl/conformance/test_words.py",
+            *_tests(
+                "fdl",
+                "presets dispatch quoting spelling ranks docker environments heap plan "
+                "run_arguments flodl_programs list config_show variables unchecked "
+                "guards_of_training two_launchers slips_of_newcomers",
+            ),
         ),
     ),
     "schedule": Target(

@@ -351,7 +351,9 @@ def _traced(copy: Path, sources: Sequence[Path], test: str) -> dict[str, Any]:
         for name, covered in found.items():
             covered.add(watch.tests[name][1], copy)
             covered.add(watch.imported, copy)
-        for written in Path(folder).iterdir():
+        for written in (
+            file for end in ("begun", "json") for file in Path(folder).glob(f"*.{end}")
+        ):
             ran = json.loads(written.read_text(encoding="utf-8"))
             for name in [ran["test"]] if ran["test"] in found else found:
                 found[name].add(ran["lines"], copy)

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import fdl
 from fdl.cli.builtin_table import TABLE
 from fdl.manifest import json_schema
-from fdl.scaffold.api_ref import Entry, Signature, public, scan
-from fdl.scaffold.api_ref.scan import FUNCTIONS
+from fdl.scaffold.api_ref.scan import FUNCTIONS, Entry, Signature, scan
+from fdl.scaffold.api_ref.select import public
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docs" / "reference" / "public.json"

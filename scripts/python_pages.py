@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 
 import fdl
-from fdl.scaffold.api_ref import public, scan
+from fdl.scaffold.api_ref.scan import scan
+from fdl.scaffold.api_ref.select import public
 
 ROOT = Path(__file__).resolve().parent.parent
 

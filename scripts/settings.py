@@ -267,7 +267,7 @@ def _names(source: str, model: str) -> str:
 def made() -> dict[str, str]:
     """Each file that is made from the settings, or in part, with its text."""
     from flodl.ranks.settings import DdpRunConfig
-    from flodl.train.observers.guards.settings import Guards
+    from flodl.train.observers.guards.guard import Guards
     from flodl.train.settings.methods import PARTS
 
     def read(name: str) -> str:

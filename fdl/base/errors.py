@@ -31,6 +31,26 @@ class FdlError(Exception):
         self.see = see
 
 
+class failing:  # noqa: N801 - it is used like a function
+    """Turn an OSError of a block into an error that says what failed, and the system's reason.
+
+    Args:
+        what: What failed: ``notes.txt cannot be read``.
+        hint: The remedy.
+        kind: The class of the error.
+    """
+
+    def __init__(self, what: str, hint: str = "", kind: type[FdlError] = FdlError) -> None:
+        self._what, self._hint, self._kind = what, hint, kind
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _: object, problem: object, __: object) -> None:
+        if isinstance(problem, OSError):
+            raise self._kind(f"{self._what}: {problem.strerror}", hint=self._hint) from None
+
+
 class ManifestError(FdlError):
     """A manifest that cannot be read or makes no sense; the message begins with its place."""
 

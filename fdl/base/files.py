@@ -11,7 +11,7 @@ Imported on the warm path: only small modules at module top.
 """
 
 # pathlib and contextlib would double the start-up time of a warm command.
-# ruff: noqa: PTH100, PTH101, PTH103, PTH105, PTH108, PTH110, PTH112, PTH114, PTH115, PTH116, PTH117, PTH118, PTH120, PTH123, PTH206, PTH208, SIM105
+# ruff: noqa: PTH100, PTH101, PTH102, PTH103, PTH105, PTH108, PTH110, PTH112, PTH114, PTH115, PTH116, PTH117, PTH118, PTH120, PTH123, PTH206, PTH208, SIM105
 from __future__ import annotations
 
 import errno
@@ -41,6 +41,7 @@ except ImportError:  # Windows
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
 _MOST_TEXT = 256 << 20
 """Bytes of a text that is read as a whole, such as a table of metrics."""
+_MOST_JSON = 16 << 20
 
 _DAY_SECONDS = 86400.0
 _swept: set[str] = set()
@@ -392,6 +393,17 @@ def read_text(path: Path, errors: str = "strict") -> str:
         return whole(stream, errors)
 
 
+def text_of(path: str | Path, errors: str = "replace") -> str:
+    """The text of a regular file; empty if it cannot be read.
+
+    What is not UTF-8 becomes a sign for it, or with ``strict`` makes the text empty.
+    """
+    try:
+        return read_text(path, errors)
+    except (OSError, ValueError):
+        return ""
+
+
 def names(folder: Path) -> list[str]:
     """Sorted names of what a folder holds; none if it cannot be read."""
     try:
@@ -442,6 +454,22 @@ def is_name(text: object) -> bool:
     )
 
 
+def new_folder(above: str | Path, name: str, mode: int = 0o777) -> str:
+    """Make a folder in another one: NAME, or the first free one of NAME-2, NAME-3 and so on.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    attempt = 1
+    while True:
+        folder = os.path.join(above, name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            os.mkdir(folder, mode)
+            return folder
+        except FileExistsError:
+            attempt += 1
+
+
 def put_own(root: str | Path, file: str | Path, content: bytes, mode: int | None = None) -> None:
     """Write a whole file below a folder, as :func:`put` does, but through no link.
 
@@ -471,6 +499,20 @@ def read_own(file: str | Path, errors: str = "strict") -> str:
     """
     with open_own(file) as stream:
         return whole(stream, errors)
+
+
+def read_json(file: str | Path) -> dict[str, Any] | None:
+    """A JSON object from a file, opened by :func:`open_own`; None if no object can be read."""
+    import json
+
+    try:
+        with open_own(file) as stream:
+            # A limit for `read` makes room for so many bytes each time.
+            small = os.fstat(stream.fileno()).st_size <= _MOST_JSON
+            content = json.loads(stream.read()) if small else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _refused(path: str | Path, why: str) -> OSError:

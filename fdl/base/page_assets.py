@@ -16,7 +16,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _SCRIPTS = (
     "uplot.js",
@@ -63,6 +63,34 @@ def page(title: str, parts: Mapping[str, str], *, served: bool = False) -> str:
     # `<` begins no tag inside a JSON string when it is written as an escape.
     data = f"{{{data}}}".replace("<", "\\u003c")
     return shell.substitute(title=html.escape(title), policy=policy(served=served), data=data)
+
+
+def run_page(
+    facts: Mapping[str, object],
+    records: Iterable[str],
+    parts: Mapping[str, object],
+    *,
+    finish: str = "null",
+    media: str = "null",
+    served: bool = False,
+) -> str:
+    """The page of one run.
+
+    Args:
+        facts: What is known of the run, with its ``label`` and its name ``run``.
+        records: Its epochs, each as JSON.
+        parts: What else the page shows, by name; no number may be infinite.
+        finish: Its end, as JSON.
+        media: Its media, as JSON.
+        served: Whether the page reads from the server that it came from.
+    """
+    texts = {
+        name: json.dumps(part, separators=(",", ":"), allow_nan=False)
+        for name, part in {"info": facts, **parts}.items()
+    }
+    texts |= {"records": f"[{','.join(records)}]", "finish": finish, "media": media}
+    names = (facts.get("label") or "Training run", facts.get("run"))
+    return page(" · ".join(str(name) for name in names if name), texts, served=served)
 
 
 @functools.cache

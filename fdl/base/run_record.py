@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 DIRECTORY_VARIABLE = "FDL_RUN_DIR"
 """Names the folder of its run to a program that ``fdl`` starts; it may write its metrics there."""
 
+FOLDER_NAME = "%Y-%m-%dT%H-%M-%S"
+"""How a folder is called after the time at which it is made."""
+
 RECORD = "run.json"
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"

@@ -7,6 +7,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+ENDING = ("SIGINT", "SIGQUIT", "SIGHUP", "SIGTERM")
+"""Signals that ask a program to end."""
+
 
 @contextmanager
 def handled(names: Iterable[str], handler: Callable[[int], object]) -> Iterator[None]:

@@ -6,11 +6,14 @@ to strip. In a pipe every value is whole. On help pages a terminal gets panels, 
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Group
 from rich.padding import Padding
 from rich.panel import Panel
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -20,10 +23,36 @@ from fdl.base.masking import KNOWN
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 TROUBLE = "bold red"
 """Style of what is broken or has failed."""
+
+
+class _Table(Table):
+    """Aligned columns. In a pipe, where nothing is cut or coloured, rich need not measure them."""
+
+    heads: list[str | Text]
+    body: list[list[str | Text]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The lines of the table."""
+        head = [self.heads] if self.show_header else []
+        rows = [[str(cell) for cell in row] for row in (*head, *self.body)]
+        widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+        # rich knows what to do with line breaks and control characters, and with too little room.
+        sound = all(map(str.isprintable, chain.from_iterable(rows)))
+        fits = sum(widths) + 2 * len(widths) <= options.max_width
+        if console.is_terminal or console.color_system or not (sound and fits):
+            yield from super().__rich_console__(console, options)
+            return
+        right = [one.justify == "right" for one in self.columns]
+        for row in rows:
+            cells = []
+            for cell, width, is_right in zip(row, widths, right, strict=True):
+                blanks = " " * (width - cell_len(cell))
+                cells.append(blanks + cell if is_right else cell + blanks)
+            yield Segment("  ".join(cells).rstrip() + "\n")
 
 
 def table(
@@ -47,7 +76,7 @@ def table(
     # Before a long cell is divided into lines, in which no secret is found.
     body = [list(KNOWN.texts(tuple(row))) for row in rows]
     count = max(map(len, [heads, *body]))
-    drawn = Table(
+    drawn = _Table(
         box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(heads), header_style="bold"
     )
     for place in range(count):
@@ -57,6 +86,7 @@ def table(
             no_wrap=place not in (wrap or (count - 1,)),
             overflow="fold" if place in wrap else "ellipsis",
         )
+    drawn.body, drawn.heads = [list(row) for row in body], list(heads)
     for row in body:
         # Blanks that fill a column have no style, so that none of them ends a line.
         row[: len(styles)] = [

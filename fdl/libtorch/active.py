@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 
-from fdl.base import files
+from fdl.base.files import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 FOLDER = "libtorch"
 """Name of the store's folder, under the project's root."""
@@ -59,7 +58,7 @@ def is_id(text: str) -> bool:
 
 def active_id(project: str) -> str:
     """What ``libtorch/.active`` says; empty if it says nothing."""
-    return read_text(os.path.join(project, FOLDER, ".active")).strip()
+    return text_of(os.path.join(project, FOLDER, ".active"), "strict").strip()
 
 
 def active(project: str) -> Variant | None:
@@ -73,16 +72,11 @@ def active(project: str) -> Variant | None:
 
 def read_facts(folder: str) -> dict[str, str]:
     """The entries of a variant's ``.arch`` file; empty without one."""
-    pairs = (line.partition("=") for line in read_text(os.path.join(folder, ".arch")).splitlines())
+    pairs = (
+        line.partition("=")
+        for line in text_of(os.path.join(folder, ".arch"), "strict").splitlines()
+    )
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
-
-
-def read_text(file: str | Path) -> str:
-    """The text of a file; empty if it cannot be read, or is not UTF-8."""
-    try:
-        return files.read_text(file)
-    except (OSError, ValueError):
-        return ""
 
 
 def host_variables(project: str, known: Mapping[str, str]) -> dict[str, str]:

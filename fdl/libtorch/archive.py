@@ -17,7 +17,7 @@ import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
-from fdl.base.errors import FetchError
+from fdl.base.errors import FetchError, failing
 from fdl.base.progress import Progress
 from fdl.base.units import size_text
 
@@ -93,20 +93,6 @@ class ChangedError(Exception):
     """The part file cannot be continued, so the download starts from zero; the text says why."""
 
 
-class TransientError(Exception):
-    """A failure that may pass.
-
-    Attributes:
-        reason: What happened, for the message if it does not pass.
-        after: Seconds that the server asks to wait.
-        silent: Whether the server sent nothing for a while.
-    """
-
-    def __init__(self, reason: str, after: float = 0.0, *, silent: bool = False) -> None:
-        super().__init__(reason)
-        self.reason, self.after, self.silent = reason, after, silent
-
-
 def shown(url: str) -> str:
     """An address for messages: without password, and without a query, which may be a signature.
 
@@ -170,6 +156,8 @@ _SMALL = 1 << 20
 """Members up to this size may have any ratio of size to packed size."""
 
 _ENCRYPTED_OR_PATCH = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 13
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_KINDS = (0, stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
 _UNIX = (3, 19)
 """Systems whose attributes are a Unix mode: Unix itself and macOS."""
 _LARGEST_LINK = 4096
@@ -271,13 +259,10 @@ def unpack_file(
             expected, or the disk is full.
     """
     job = Job(target, select, sha256, progress, options)
-    try:
-        with archive.open("rb") as file:
-            return job.unpack(
-                file, archive, str(archive), lambda tree: require_space(target, tree, archive, 0)
-            )
-    except OSError as error:
-        raise FetchError(f"cannot read {archive}: {error.strerror}") from None
+    with failing(f"cannot read {archive}", kind=FetchError), archive.open("rb") as file:
+        return job.unpack(
+            file, archive, str(archive), lambda tree: require_space(target, tree, archive, 0)
+        )
 
 
 @contextmanager
@@ -359,16 +344,14 @@ def _write(
         ArchiveError: A member is damaged, or is a link that leads outside.
         FetchError: A file cannot be written.
     """
-    made, done = {""}, 0
+    done, path = 0, target
     links: dict[Path, str] = {}
     progress.start(sum(info.compress_size for info, _ in members))
-    for member in members:
-        info, destination = member
-        path = target / destination
-        try:
-            if (folder := destination.rpartition("/")[0]) not in made:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                made.add(folder)
+    try:
+        for member in members:
+            info, destination = member
+            path = target / destination
+            path.parent.mkdir(parents=True, exist_ok=True)
             if stat.S_ISLNK(_mode(info)):
                 links[path] = _link_text(opened, member)
             else:
@@ -378,13 +361,10 @@ def _write(
                         file.write(block)
             done += info.compress_size
             progress.update(done)
-        except OSError as error:
-            raise disk_failure(path, error) from None
-    for path, text in links.items():
-        try:
+        for path, text in links.items():
             path.symlink_to(text)
-        except OSError as error:
-            raise disk_failure(path, error) from None
+    except OSError as error:
+        raise disk_failure(path, error) from None
 
 
 def _refused(name: str, reason: str) -> ArchiveError:
@@ -395,43 +375,45 @@ def _refused(name: str, reason: str) -> ArchiveError:
     )
 
 
+def _refuse(name: str, faults: Mapping[str, bool]) -> None:
+    """Refuse a member that has one of some faults."""
+    for reason, is_there in faults.items():
+        if is_there:
+            raise _refused(name, reason)
+
+
 def _check_name(name: str) -> None:
     """Refuse a name that could lead outside a folder it is unpacked to."""
-    if name.count("/") > _DEEPEST:
-        raise _refused(name, f"is in more than {_DEEPEST} folders")
-    if not name or _CONTROL.search(name):
-        raise _refused(name, "has no proper name")
-    if "\\" in name or (":" in name and (sys.platform == "win32" or name[1:2] == ":")):
-        raise _refused(name, "has a name that means something else on Windows")
-    if name.startswith("/"):
-        raise _refused(name, "has an absolute name")
     parts = name.removesuffix("/").split("/")
-    if ".." in parts:
-        raise _refused(name, "would be unpacked outside its folder")
-    if "" in parts or "." in parts:
-        raise _refused(name, "has no proper name")
+    has_drive = ":" in name and (sys.platform == "win32" or name[1:2] == ":")
+    faults = {
+        f"is in more than {_DEEPEST} folders": name.count("/") > _DEEPEST,
+        "has a name that means something else on Windows": "\\" in name or has_drive,
+        "has an absolute name": name.startswith("/"),
+        "would be unpacked outside its folder": ".." in parts,
+        "has no proper name": not {"", "."}.isdisjoint(parts) or bool(_CONTROL.search(name)),
+    }
+    _refuse(name, faults)
 
 
 def _check_packing(info: zipfile.ZipInfo, end: int, options: Options) -> None:
     """Refuse a member of an unknown kind or packing, or with sizes that are not credible."""
     name, size, packed = info.orig_filename, info.file_size, info.compress_size
-    if info.flag_bits & _ENCRYPTED_OR_PATCH:
-        raise _refused(name, "is encrypted")
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise _refused(name, f"is packed in a way fdl does not know ({info.compress_type})")
-    if info.compress_type == zipfile.ZIP_STORED and packed != size:
-        raise _refused(name, "is stored with two different sizes")
-    if size > _SMALL and size > packed * options.largest_ratio:
-        raise _refused(name, f"would unpack to over {options.largest_ratio} times its size")
-    if info.header_offset < 0 or info.header_offset + _LOCAL + len(name) + packed > end:
-        raise _refused(name, "overlaps the one after it")
-    kind, named = stat.S_IFMT(_mode(info)), name.endswith("/")
-    if kind not in (0, stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
-        raise _refused(name, "is neither a file nor a folder nor a link")
-    if named != (kind == stat.S_IFDIR) and (kind or (named and size)):
-        raise _refused(name, "is a folder by its name or by its kind, and not by both")
-    if kind == stat.S_IFLNK and size > _LARGEST_LINK:
-        raise _refused(name, "is a link of improbable length")
+    begin, method, most = info.header_offset, info.compress_type, options.largest_ratio
+    kind, is_folder = stat.S_IFMT(_mode(info)), name.endswith("/")
+    is_stored = method == zipfile.ZIP_STORED
+    is_both = is_folder != (kind == stat.S_IFDIR) and bool(kind or (is_folder and size))
+    faults = {
+        "is encrypted": bool(info.flag_bits & _ENCRYPTED_OR_PATCH),
+        f"is packed in a way fdl does not know ({method})": method not in _METHODS,
+        "is stored with two different sizes": is_stored and packed != size,
+        f"would unpack to over {most} times its size": size > max(_SMALL, packed * most),
+        "overlaps the one after it": begin < 0 or begin + _LOCAL + len(name) + packed > end,
+        "is neither a file nor a folder nor a link": kind not in _KINDS,
+        "is a folder by its name or by its kind, and not by both": is_both,
+        "is a link of improbable length": kind == stat.S_IFLNK and size > _LARGEST_LINK,
+    }
+    _refuse(name, faults)
 
 
 def _link_text(opened: zipfile.ZipFile, member: Member) -> str:

@@ -14,8 +14,8 @@ import random
 import re
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from http import HTTPStatus
@@ -37,7 +37,6 @@ from fdl.libtorch.archive import (
     Job,
     Options,
     Select,
-    TransientError,
     Unpacked,
     UnreachableError,
     disk_failure,
@@ -83,9 +82,7 @@ class Part:
         # Addresses may contain passwords.
         self._source = hashlib.sha256(url.encode()).hexdigest()
         source, version, held = _read(path) or ("", Version(), [])
-        mine = source == self._source
-        self.version: Version = version if mine else Version()
-        self.held: list[Span] = held if mine else []
+        self.version, self.held = (version, held) if source == self._source else (Version(), [])
 
     def begin(self, version: Version) -> None:
         """Make an empty part file."""
@@ -163,33 +160,15 @@ _REMEDIES = {
 }
 """HTTP status -> what to do."""
 
+_REASONS: tuple[tuple[type[httpx2.HTTPError], str], ...] = (
+    (httpx2.ConnectTimeout, "the server does not accept the connection"),
+    (httpx2.TimeoutException, "the server sends no data any more"),
+    (httpx2.RemoteProtocolError, "the connection broke off"),
+    (httpx2.ReadError, "the connection broke off"),
+)
+"""What happened, for the message if it does not pass."""
+
 _OTHER = "the server has another file now"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A successful answer; its body is not read yet.
-
-    Attributes:
-        response: The answer itself.
-        start: Offset in the file where the body begins.
-        version: The state of the file.
-    """
-
-    response: httpx2.Response
-    start: int
-    version: Version
-
-    def blocks(self) -> Iterator[bytes]:
-        """The body as it arrives.
-
-        Raises:
-            TransientError: It stalls or ends early.
-        """
-        try:
-            yield from self.response.iter_raw()
-        except httpx2.HTTPError as error:
-            raise _transient(error) from None
 
 
 def open_client(environ: Mapping[str, str], options: Options) -> httpx2.Client:
@@ -200,93 +179,80 @@ def open_client(environ: Mapping[str, str], options: Options) -> httpx2.Client:
     Raises:
         UnreachableError: The authorities or the proxy cannot be used.
     """
-    context = _authorities(next(filter(None, map(environ.get, _BUNDLES)), None))
+    named = next(filter(None, map(environ.get, _BUNDLES)), None)
     try:
         return httpx2.Client(
-            verify=context,
+            verify=ssl.create_default_context(cafile=named) if named else _usual_authorities(),
             timeout=httpx2.Timeout(options.stall_timeout, connect=options.connect_timeout),
             # A kept connection that the server closes meanwhile would look like a failure.
             limits=httpx2.Limits(max_keepalive_connections=0),
             follow_redirects=True,
             max_redirects=10,
             event_hooks={"response": [_refuse_downgrade]},
+            headers={"User-Agent": f"fdl/{__version__}", "Accept-Encoding": "identity"},
         )
-    except ImportError:
-        reason = "it is a SOCKS proxy, which needs the package `socksio`"
+    except OSError as error:
+        empty = isinstance(error, ssl.SSLError)
+        reason = "there is no certificate in it" if empty else error.strerror
+        raise UnreachableError(
+            f"the certificate authorities of {named} cannot be read: {reason}",
+            hint="name a file of certificates: SSL_CERT_FILE=/path/to/ca.pem",
+        ) from None
+    except (ImportError, ValueError) as error:
+        socks = isinstance(error, ImportError)
+        reason = "it is a SOCKS proxy, which needs the package `socksio`" if socks else str(error)
         raise UnreachableError(f"the proxy cannot be used: {reason}") from None
-    except ValueError as error:
-        raise UnreachableError(f"the proxy cannot be used: {error}") from None
 
 
-@contextmanager
-def get(client: httpx2.Client, url: str, span: str, known: Version) -> Iterator[Answer]:
-    """Request a range of a file, in the form of ``Range``: ``-1024``, ``0-1023``.
+def _send(client: httpx2.Client, url: str, span: str, known: Version) -> httpx2.Response:
+    """Request a range of a file, in the form of ``Range``: ``-1024``, ``0-1023``."""
+    headers = {"Range": f"bytes={span}"}
+    if known.validator:
+        headers["If-Range"] = known.validator
+    request = client.build_request("GET", url, headers=headers)
+    if not request.url.host:
+        raise httpx2.UnsupportedProtocol("it is not an http:// or https:// address")
+    return client.send(request, stream=True)
+
+
+def _interpret(response: httpx2.Response, where: str, known: Version) -> tuple[int, Version]:
+    """Offset in the file where the body of an answer begins, and the state of the file.
 
     Raises:
-        TransientError: A failure that may pass.
+        httpx2.HTTPStatusError: A failure that may pass.
         ChangedError: The server has another state of the file than the known one.
         UnreachableError: There is no archive at the address.
     """
-    headers = {"Range": f"bytes={span}", "Accept-Encoding": "identity"}
-    headers["User-Agent"] = f"fdl/{__version__}"
-    if known.validator:
-        headers["If-Range"] = known.validator
-    try:
-        request = client.build_request("GET", url, headers=headers)
-        if not request.url.host:
-            raise httpx2.UnsupportedProtocol("it is not an http:// or https:// address")
-        response = client.send(request, stream=True)
-    # ValueError: such as a host name that IDNA refuses.
-    except (
-        httpx2.TooManyRedirects, httpx2.InvalidURL, httpx2.UnsupportedProtocol, ValueError
-    ) as error:  # fmt: skip
-        raise UnreachableError(
-            f"cannot fetch {shown(url)}: {error}", hint="check the address and its redirects"
-        ) from None
-    except httpx2.HTTPError as error:
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            raise UnreachableError(
-                f"{shown(url)} has a certificate that cannot be verified: {error}",
-                hint="with a certificate authority of your own: SSL_CERT_FILE=/path/to/ca.pem",
-            ) from None
-        raise _transient(error) from None
-    with closing(response):
-        answer = _interpret(response, shown(url), known)
-        if known.is_other(answer.version):
-            raise ChangedError(_OTHER)
-        yield answer
-
-
-def _interpret(response: httpx2.Response, where: str, known: Version) -> Answer:
     status, headers = response.status_code, response.headers
     said = f"{status} {httpx2.codes.get_reason_phrase(status)}".strip()
+    encoding = headers.get("Content-Encoding", "identity")
+    is_range = status == HTTPStatus.PARTIAL_CONTENT
+    form = r"bytes (\d+)-\d+/(\d+)" if is_range else r"()(\d*)"
+    match = re.fullmatch(form, headers.get("Content-Range" if is_range else "Content-Length", ""))
+    problem = hint = ""
     if status in _PASSING:
-        after = headers.get("Retry-After", "")
-        raise TransientError(said, float(after) if after.isdecimal() else 0.0)
+        raise httpx2.HTTPStatusError(said, request=response.request, response=response)
     if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and known.length:
         raise ChangedError(_OTHER)
-    if status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
-        raise UnreachableError(f"{where} answers {said}", hint=_REMEDIES.get(status, ""))
-    encoding = headers.get("Content-Encoding", "identity")
-    if encoding != "identity":
-        raise UnreachableError(
-            f"{where} answers with `Content-Encoding: {encoding}`, which fdl did not ask for",
-            hint="turn off compression of archives on that server or proxy, or download the file "
-            "with another tool and install it with --from FILE",
+    if status != HTTPStatus.OK and not is_range:
+        problem, hint = f"answers {said}", _REMEDIES.get(status, "")
+    elif encoding != "identity":
+        problem = f"answers with `Content-Encoding: {encoding}`, which fdl did not ask for"
+        hint = (
+            "turn off compression of archives on that server or proxy, or download the file "
+            "with another tool and install it with --from FILE"
         )
-    if headers.get("Content-Type", "").startswith("text/html"):
-        raise UnreachableError(
-            f"{where} answers with a web page and not with an archive",
-            hint="a proxy or a log-in page may stand between; open the address in a browser",
-        )
-    if status == HTTPStatus.OK:
-        match = re.fullmatch(r"()(\d*)", headers.get("Content-Length", ""))
-    else:
-        match = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", headers.get("Content-Range", ""))
-    if match is None:
-        raise UnreachableError(f"{where} answers with an invalid range")
+    elif headers.get("Content-Type", "").startswith("text/html"):
+        problem = "answers with a web page and not with an archive"
+        hint = "a proxy or a log-in page may stand between; open the address in a browser"
+    elif match is None:
+        problem = "answers with an invalid range"
+    if problem or match is None:
+        raise UnreachableError(f"{where} {problem}", hint=hint)
     version = Version(headers.get("ETag", ""), headers.get("Last-Modified", ""), int(match[2] or 0))
-    return Answer(response, int(match[1] or 0), version)
+    if known.is_other(version):
+        raise ChangedError(_OTHER)
+    return int(match[1] or 0), version
 
 
 @cache
@@ -298,20 +264,6 @@ def _usual_authorities() -> ssl.SSLContext:
     return context
 
 
-def _authorities(named: str | None) -> ssl.SSLContext:
-    if named is None:
-        return _usual_authorities()
-    try:
-        return ssl.create_default_context(cafile=named)
-    except OSError as error:
-        empty = isinstance(error, ssl.SSLError)
-        reason = "there is no certificate in it" if empty else error.strerror
-        raise UnreachableError(
-            f"the certificate authorities of {named} cannot be read: {reason}",
-            hint="name a file of certificates: SSL_CERT_FILE=/path/to/ca.pem",
-        ) from None
-
-
 def _refuse_downgrade(response: httpx2.Response) -> None:
     """Refuse a redirect that gives up encryption."""
     if response.url.scheme == "https" and response.has_redirect_location:
@@ -319,16 +271,6 @@ def _refuse_downgrade(response: httpx2.Response) -> None:
         if target.scheme != "https":
             reason = f"a redirect leads from https to {target.scheme}://{target.host}"
             raise httpx2.UnsupportedProtocol(reason)
-
-
-def _transient(error: httpx2.HTTPError) -> TransientError:
-    if isinstance(error, httpx2.ConnectTimeout):
-        return TransientError("the server does not accept the connection")
-    if isinstance(error, httpx2.TimeoutException):
-        return TransientError("the server sends no data any more", silent=True)
-    if isinstance(error, httpx2.RemoteProtocolError | httpx2.ReadError):
-        return TransientError("the connection broke off")
-    return TransientError(str(error))
 
 
 _LONG = 5.0
@@ -457,27 +399,25 @@ class _Download:
 
         Servers without ranges send the whole archive.
         """
-        before = self.part.size
+        part, before = self.part, self.part.size
         span = f"{gap[0]}-{gap[1] - 1}" if gap else f"-{max(self.job.options.tail, ENDING)}"
         try:
-            with get(self.client, self.part.url, span, self.part.version) as answer:
+            with closing(_send(self.client, part.url, span, part.version)) as response:
+                start, version = _interpret(response, shown(part.url), part.version)
                 if gap is None:
-                    self.part.begin(answer.version)
-                    gap = answer.start, answer.version.length
-                    require_space(self.job.target, 0, self.part.path, gap[1] - gap[0])
-                if answer.start != gap[0]:
+                    part.begin(version)
+                    gap = start, version.length
+                    require_space(self.job.target, 0, part.path, gap[1] - gap[0])
+                if start != gap[0]:
                     raise ChangedError("the server cannot continue where it broke off")
-                self._receive(answer, *gap)
-            if self.part.size == before:
-                raise TransientError("the connection broke off")
-        except TransientError as failure:
-            if self.part.size > before:
-                self._failures = 0
-                if not self.part.version.length:
-                    raise ChangedError(failure.reason) from None
-            self._failed(failure)
+                self._receive(response, *gap)
+            if part.size == before:
+                raise httpx2.ReadError("it is empty")
+        # ValueError: such as a host name that IDNA refuses.
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+            self._failed(error, has_more=part.size > before)
 
-    def _receive(self, answer: Answer, at: int, end: int) -> None:
+    def _receive(self, response: httpx2.Response, at: int, end: int) -> None:
         """Write an answer, which may break off, to the part file and into its journal."""
         begin, saved, when = at, at, time.monotonic()
         before = self.part.size
@@ -485,7 +425,7 @@ class _Download:
         try:
             with self.part.path.open("r+b") as file:
                 file.seek(at)
-                for block in answer.blocks():
+                for block in response.iter_raw():
                     at += file.write(block[: end - at] if end else block)
                     often = time.monotonic() - when >= self.job.options.journal_seconds
                     if often or at - saved >= self.job.options.journal_every:
@@ -515,25 +455,45 @@ class _Download:
                 f"only {self._watched_bytes} bytes arrived in {self.job.options.watched:.0f} s"
             )
 
-    def _failed(self, failure: TransientError) -> None:
+    def _failed(self, error: Exception, *, has_more: bool) -> None:
         """Wait before the next attempt.
 
         Raises:
-            UnreachableError: There were too many failures.
+            UnreachableError: It will not pass, or there were too many failures.
+            ChangedError: Some bytes came, and cannot be continued.
         """
-        self._failures += 1
+        reason = next((said for kind, said in _REASONS if isinstance(error, kind)), str(error))
+        if "CERTIFICATE_VERIFY_FAILED" in reason:
+            raise UnreachableError(
+                f"{shown(self.part.url)} has a certificate that cannot be verified: {error}",
+                hint="with a certificate authority of your own: SSL_CERT_FILE=/path/to/ca.pem",
+            ) from None
+        is_passing = isinstance(error, httpx2.TransportError | httpx2.HTTPStatusError)
+        if not is_passing or isinstance(error, httpx2.UnsupportedProtocol):
+            raise UnreachableError(
+                f"cannot fetch {shown(self.part.url)}: {error}",
+                hint="check the address and its redirects",
+            ) from None
+        if has_more and not self.part.version.length:
+            raise ChangedError(reason) from None
+        self._failures = 1 if has_more else self._failures + 1
         if self._failures >= self.job.options.attempts:
-            raise self._given_up(f"{failure.reason} ({self._failures} attempts)")
-        if failure.silent:
+            raise self._given_up(f"{reason} ({self._failures} attempts)") from None
+        is_silent = isinstance(error, httpx2.ReadTimeout)
+        if is_silent:
             self._watch(0)
+        after = ""
+        if isinstance(error, httpx2.HTTPStatusError):
+            after = error.response.headers.get("Retry-After", "")
         jitter = random.uniform(0.5, 1.0)  # noqa: S311
-        pause = max(self.job.options.backoff * 2 ** (self._failures - 1) * jitter, failure.after)
+        pause = self.job.options.backoff * 2 ** (self._failures - 1) * jitter
+        pause = max(pause, float(after) if after.isdecimal() else 0.0)
         pause = min(pause, self.job.options.longest_backoff)
         if pause >= _LONG:
             host = urlsplit(self.part.url).hostname
-            note(f"{host}: {failure.reason}; trying again in {pause:.0f} s")
+            note(f"{host}: {reason}; trying again in {pause:.0f} s")
         time.sleep(pause)
-        if not failure.silent:
+        if not is_silent:
             self._watched_since, self._watched_bytes = time.monotonic(), 0
 
     def _given_up(self, reason: str) -> UnreachableError:

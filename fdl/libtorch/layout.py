@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fdl.base.errors import LibtorchError
-from fdl.libtorch.active import is_id, read_facts, read_text
+from fdl.base.files import text_of
+from fdl.libtorch.active import is_id, read_facts
 
 WHEELS = "https://download.pytorch.org/whl"
 """PyTorch's own index of packages; below it there is one for each variant."""
@@ -98,13 +99,13 @@ def cuda_version(variant: str) -> str | None:
 
 
 def identify(
-    version: str, *, cuda: str | None, has_cuda: bool, wanted: str | None, where: str
+    version: str, *, cuda: object, has_cuda: bool, wanted: str | None, where: str
 ) -> Contents:
     """Determine the version and variant of a libtorch from its own files.
 
     Args:
         version: As in ``build-version``; the part after ``+`` may be missing.
-        cuda: The CUDA version, if another file gives it.
+        cuda: The CUDA version, if another file gives it, such as ``version.py``.
         has_cuda: Whether it contains libraries of CUDA.
         wanted: The requested variant; used if the libtorch does not name its variant.
         where: The name of the libtorch in messages.
@@ -116,7 +117,7 @@ def identify(
     if local == CPU or cuda_version(local) or re.match(r"rocm|xpu", local):
         variant = local
     elif cuda:
-        variant = cuda_variant(cuda)
+        variant = cuda_variant(str(cuda))
     elif not has_cuda:
         variant = CPU
     elif wanted and cuda_version(wanted):
@@ -129,7 +130,7 @@ def identify(
     if not is_id(f"precompiled/{variant}"):
         raise LibtorchError(f"{where} calls its variant `{variant}`, which cannot be a folder")
     # The version it was built with is more precise than the name of the variant.
-    exact = cuda or cuda_version(variant)
+    exact = str(cuda) if cuda else cuda_version(variant)
     return Contents(torch, variant, exact, CPU if variant == CPU else "")
 
 
@@ -155,7 +156,7 @@ def version_facts(text: str) -> Mapping[str, object]:
 
 def installed_version(folder: Path) -> str:
     """The version in ``build-version`` of a folder; empty without the file."""
-    return read_text(folder / BUILD_VERSION).strip()
+    return text_of(folder / BUILD_VERSION).strip()
 
 
 def place(member: str) -> str | None:
@@ -209,10 +210,9 @@ def settle(folder: Path, wanted: str | None, where: str) -> Contents:
             f"{where} does not say which version of torch it is: there is no {BUILD_VERSION}",
             hint="take an archive from the PyTorch site, or let fdl choose: fdl libtorch install",
         )
-    cuda = facts.get("cuda")
     contents = identify(
         version,
-        cuda=str(cuda) if cuda else None,
+        cuda=facts.get("cuda"),
         has_cuda=any((folder / "lib").glob("*torch_cuda*")),
         wanted=wanted,
         where=where,
@@ -239,7 +239,7 @@ def nvidia_only(requirements: Iterable[str]) -> list[str]:
 
 
 def _take(file: Path) -> str:
-    text = read_text(file)
+    text = text_of(file)
     file.unlink(missing_ok=True)
     return text
 
@@ -247,5 +247,5 @@ def _take(file: Path) -> str:
 def _cmake_version(folder: Path) -> str:
     """The version in the CMake files; the oldest archives have no ``build-version``."""
     file = folder / "share" / "cmake" / "Torch" / "TorchConfigVersion.cmake"
-    match = re.search(r'PACKAGE_VERSION "([^"]+)"', read_text(file))
+    match = re.search(r'PACKAGE_VERSION "([^"]+)"', text_of(file))
     return match[1] if match else ""

@@ -216,7 +216,7 @@ def _peek(file: Path, wanted: Wanted) -> Contents | None:
         return None
     found = layout.identify(
         version,
-        cuda=str(facts["cuda"]) if facts.get("cuda") else None,
+        cuda=facts.get("cuda"),
         has_cuda=any(map(_CUDA.search, names)),
         wanted=wanted.variant,
         where=str(file),

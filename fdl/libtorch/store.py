@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fdl.base.compose_file import COMPOSE_FILES
-from fdl.base.errors import LibtorchError
-from fdl.base.files import inside, put_own, staging, subfolders
-from fdl.base.hardware.machine import read
+from fdl.base.errors import LibtorchError, failing
+from fdl.base.files import inside, put_own, staging, subfolders, text_of
 from fdl.base.output import note
 from fdl.libtorch.active import (
     FOLDER,
@@ -60,19 +59,11 @@ def needed_by(root: Path) -> str:
     for name in (FOLDER, LOCK_FILE):
         if os.path.lexists(root / name):
             return name
-    for folder in ("", *_folders(root)):
+    for folder in ("", *subfolders(root)):
         for name, sign in _SIGNS.items():
-            if sign.search(read(root / folder / name)):
+            if sign.search(text_of(root / folder / name)):
                 return (Path(folder) / name).as_posix()
     return ""
-
-
-def _folders(root: Path) -> list[str]:
-    try:
-        with os.scandir(root) as entries:
-            return sorted(one.name for one in entries if one.is_dir() and one.name[0] != ".")
-    except OSError:
-        return []
 
 
 HOME = "FLODL_HOME"
@@ -207,10 +198,8 @@ class Store:
             path = Path(self.get(id).path)
             if self._read_active() == id:
                 self.write(self.folder / ".active", "")
-            try:
+            with failing(f"cannot remove {path}", kind=LibtorchError):
                 path.rename(doomed / path.name)
-            except OSError as error:
-                raise LibtorchError(f"cannot remove {path}: {error.strerror}") from None
 
     def lock_file(self, name: str) -> Path:
         """The file of the lock for some work on this store."""
@@ -253,10 +242,8 @@ class Store:
         parent = self._own(".staging")
         self._make(parent)
         with ExitStack() as stack:
-            try:
+            with _creating(parent):
                 folder = stack.enter_context(staging(parent))
-            except OSError as error:
-                raise _refused(parent, error) from None
             yield folder
 
     def commit(self, staged: Path, id: str, facts: Mapping[str, str]) -> Variant:
@@ -298,10 +285,8 @@ class Store:
         Raises:
             LibtorchError: It cannot be written.
         """
-        try:
+        with failing(f"cannot write {file}", kind=LibtorchError):
             put_own(self.root, file, text.encode())
-        except OSError as error:
-            raise LibtorchError(f"cannot write {file}: {error.strerror}") from None
 
     def _own(self, *names: str) -> Path:
         """A path in the store at which fdl writes and deletes; a clone may have put a link there.
@@ -317,30 +302,26 @@ class Store:
             ) from None
 
     def _make(self, folder: Path) -> None:
-        try:
+        with _creating(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _refused(folder, error) from None
 
     def _read_active(self) -> str:
         return active_id(str(self.root))
 
 
-def _refused(path: Path, error: OSError) -> LibtorchError:
-    return LibtorchError(
-        f"cannot create {path}: {error.strerror}",
-        hint="choose a folder you may write to: FLODL_HOME=DIR fdl libtorch install, or "
-        "fdl libtorch download --path DIR",
+def _creating(path: Path | str) -> failing:
+    hint = (
+        "choose a folder you may write to: FLODL_HOME=DIR fdl libtorch install, or "
+        "fdl libtorch download --path DIR"
     )
+    return failing(f"cannot create {path}", hint, LibtorchError)
 
 
 @contextmanager
 def _held(lock: BaseFileLock, acquire: Callable[[], object] | None = None) -> Iterator[None]:
     """A lock that is released at the end; ``acquire`` may say how it is taken."""
-    try:
+    with _creating(lock.lock_file):
         (acquire or lock.acquire)()
-    except OSError as error:
-        raise _refused(Path(lock.lock_file), error) from None
     try:
         yield
     finally:
@@ -402,9 +383,9 @@ def _has_lock(folder: Path) -> bool:
 
 def _depends_on_flodl(folder: Path) -> bool:
     try:
-        text = (folder / "pyproject.toml").read_text(encoding="utf-8")
-        wanted = tomllib.loads(text).get("project", {}).get("dependencies", [])
-    except (OSError, ValueError, AttributeError):
+        document = tomllib.loads(text_of(folder / "pyproject.toml"))
+        wanted = document.get("project", {}).get("dependencies", [])
+    except (ValueError, AttributeError):
         return False
     return any(_is_on_flodl(one) for one in wanted if isinstance(one, str))
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fdl.base.files import text_of
 from fdl.base.output import json_text
-from fdl.libtorch.active import Variant, read_text
+from fdl.libtorch.active import Variant
 
 SCHEMA_VERSION = 1
 
@@ -64,7 +65,7 @@ def _values(folder: str) -> dict[str, str]:
     values = {"LIBTORCH": folder, "LIBTORCH_PATH": folder}
     # torch-sys compiles its own code for the new ABI, unless it is told otherwise.
     config = Path(folder, "share", "cmake", "Torch", "TorchConfig.cmake")
-    if _OLD_ABI in read_text(config):
+    if _OLD_ABI in text_of(config):
         values["LIBTORCH_CXX11_ABI"] = "0"
     return values
 

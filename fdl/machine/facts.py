@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fdl.base.errors import FdlError
+from fdl.base.files import text_of
 from fdl.base.hardware import Nvidia, System, nvidia, system
-from fdl.base.hardware.machine import read
 from fdl.base.venv import project_prefix, python_of, site_packages
 from fdl.libtorch.active import FOLDER, KINDS, Variant
 from fdl.libtorch.layout import version_facts
@@ -55,7 +55,7 @@ def find(start: Path, environ: Mapping[str, str]) -> Environment:
     It is the nearest ``.venv`` above, else the activated environment, else that of this process.
     """
     prefix = Path(project_prefix(str(start), environ))
-    if read(prefix / "pyvenv.cfg"):
+    if text_of(prefix / "pyvenv.cfg"):
         return Environment(
             executable=python_of(str(prefix)),
             version=_interpreter_version(prefix / "pyvenv.cfg"),
@@ -66,7 +66,7 @@ def find(start: Path, environ: Mapping[str, str]) -> Environment:
 
 
 def _interpreter_version(configuration: Path) -> str:
-    for line in read(configuration).splitlines():
+    for line in text_of(configuration).splitlines():
         key, _, value = line.partition("=")
         # venv writes `version`; uv and virtualenv write the other key.
         if key.strip() in ("version", "version_info"):
@@ -76,7 +76,7 @@ def _interpreter_version(configuration: Path) -> str:
 
 def _torch(folders: Iterable[str]) -> Wheel | None:
     for folder in folders:
-        text = read(Path(folder, "torch", "version.py"))
+        text = text_of(Path(folder, "torch", "version.py"))
         if text:
             said = version_facts(text)
             return Wheel(*(str(said.get(key) or "") for key in ("__version__", "cuda")))

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from fdl.base.errors import FdlError
+from fdl.base.errors import FdlError, failing
 from fdl.base.files import put
 from fdl.base.shell_words import quote
 
@@ -60,14 +60,11 @@ def home_folder(variables: Mapping[str, str]) -> Path:
     Raises:
         FdlError: The user has none.
     """
-    try:
-        home = Path.home()
-    except RuntimeError:
-        home = Path()
-    # With an empty HOME, `~` would be the root of the file system.
-    if not home.is_absolute() or variables.get("HOME") == "":
-        raise FdlError("there is no home folder to install into", hint="set HOME")
-    return home
+    with suppress(RuntimeError):
+        # With an empty HOME, `~` would be the root of the file system.
+        if variables.get("HOME") != "" and Path.home().is_absolute():
+            return Path.home()
+    raise FdlError("there is no home folder to install into", hint="set HOME")
 
 
 def start_file(shell: str, variables: Mapping[str, str]) -> Path:
@@ -80,9 +77,10 @@ def start_file(shell: str, variables: Mapping[str, str]) -> Path:
     if shell == "zsh":
         return Path(variables.get("ZDOTDIR") or home) / ".zshrc"
     if shell == "fish":
-        configured = Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
-        folder = configured if configured.is_absolute() else home / ".config"
-        return folder / "fish" / "config.fish"
+        # A folder that is not absolute counts as none.
+        configured = variables.get("XDG_CONFIG_HOME", "")
+        folder = configured if os.path.isabs(configured) else home / ".config"  # noqa: PTH117
+        return Path(folder, "fish", "config.fish")
     return home / ".bashrc"
 
 
@@ -123,12 +121,9 @@ def read(file: Path) -> bytes:
     Raises:
         FdlError: It cannot be read.
     """
-    try:
+    with failing(f"{file} cannot be read"), suppress(FileNotFoundError):
         return file.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as problem:
-        raise FdlError(f"{file} cannot be read: {problem.strerror}") from None
+    return b""
 
 
 def replace(file: Path, content: bytes) -> None:
@@ -137,15 +132,11 @@ def replace(file: Path, content: bytes) -> None:
     Raises:
         FdlError: That is not possible; the file is as it was.
     """
-    try:
+    hint = "`fdl self autocomplete -n` shows what to add to it"
+    with failing(f"{file} cannot be written", hint):
         if file.exists() and not os.access(file, os.W_OK):
             raise PermissionError(13, "it is read-only")
         put(file, content)
-    except OSError as problem:
-        raise FdlError(
-            f"{file} cannot be written: {problem.strerror}",
-            hint="`fdl self autocomplete -n` shows what to add to it",
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,16 +172,12 @@ def look() -> Place:
     scripts = [Path(sysconfig.get_path("scripts", scheme), name) for scheme in schemes]
     script = next((path for path in scripts if path.is_file()), scripts[0])
     path = home / ".local" / "bin" / name
-    try:
+    with failing(f"{path} cannot be read", "check its permissions"):
         if not os.path.lexists(path):
             return Place(path, script, "free")
         if path.exists() and script.exists() and path.samefile(script):
             return Place(path, script, "this")
         return Place(path, script, "link" if _leads_to_an_fdl(path) else "foreign")
-    except OSError as error:
-        raise FdlError(
-            f"{path} cannot be read: {error.strerror}", hint="check its permissions"
-        ) from None
 
 
 def link(place: Place, *, dry_run: bool = False) -> None:
@@ -216,17 +203,13 @@ def link(place: Place, *, dry_run: bool = False) -> None:
     if dry_run:
         return
     temporary = path.with_name(f".fdl.{os.getpid()}.tmp")
-    try:
+    with failing(f"{path} cannot be written", "check the permissions of its folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.symlink_to(script)
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise FdlError(
-            f"{path} cannot be written: {error.strerror}",
-            hint="check the permissions of its folder",
-        ) from None
+        try:
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def path_hint(place: Place, environ: Mapping[str, str]) -> str:

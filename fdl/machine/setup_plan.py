@@ -208,23 +208,25 @@ def _has(module: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The steps for libtorch, with notes for the user.
+class Plan:
+    """The steps of a setup, with notes for the user.
 
     Attributes:
         steps: The steps, in order.
         cuda: CUDA version of the variant that is active afterwards; None for CPU.
-        notes: What the choice is based on, in sentences.
+        notes: What the plan is based on, in sentences.
         hint: A command that would serve the GPUs better; empty for none.
+        next: The commands to run afterwards, each with its purpose.
     """
 
     steps: tuple[Step, ...] = ()
     cuda: str | None = None
     notes: tuple[str, ...] = ()
     hint: str = ""
+    next: tuple[tuple[str, str], ...] = ()
 
 
-def decide(facts: SetupFacts, questions: Questions, *, force: bool) -> Outcome:
+def decide(facts: SetupFacts, questions: Questions, *, force: bool) -> Plan:
     """Choose the variants to install and the one to activate.
 
     A project that does not use libtorch gets none. An active CUDA variant stays, unless ``force``
@@ -234,18 +236,18 @@ def decide(facts: SetupFacts, questions: Questions, *, force: bool) -> Outcome:
     """
     if not facts.needs_libtorch:
         # torch's Python package comes for the same CUDA versions.
-        fitting = Outcome() if facts.no_archives else _for_gpus(facts, Questions(on=False))
+        fitting = Plan() if facts.no_archives else _for_gpus(facts, Questions(on=False))
         return replace(fitting, steps=(), hint="")
     active = facts.stock.active
     if active is not None and (active.cuda or active.id.startswith("builds/")) and not force:
         kept = f"{active.id} is active and stays"
         again = f"{active.id} is active. Install libtorch again?"
         if not questions.confirm(again, default=False):
-            return Outcome(cuda=active.cuda, notes=(kept,))
+            return Plan(cuda=active.cuda, notes=(kept,))
     if active is None:
         require_driver(facts, questions, "a libtorch", "fdl libtorch install cpu, then fdl setup")
     if facts.no_archives is not None:
-        return _without_archives(facts)
+        return _without_archives(facts, facts.no_archives)
     chosen = _for_gpus(facts, questions)
     cpu = _cpu(facts, force=force)
     if any(map(_activates, chosen.steps)):
@@ -283,32 +285,32 @@ def require_driver(facts: SetupFacts, questions: Questions, what: str, decision:
     )
 
 
-def _for_gpus(facts: SetupFacts, questions: Questions) -> Outcome:
+def _for_gpus(facts: SetupFacts, questions: Questions) -> Plan:
     """The steps that serve the GPUs; none without GPUs, or if the user wants none."""
     gpus = facts.nvidia.counted
     if failure := facts.nvidia.failure:
         note = f"the GPUs are left out, because {failure.message}"
-        return Outcome(notes=(note,), hint=failure.remedy)
+        return Plan(notes=(note,), hint=failure.remedy)
     if not gpus:
-        return Outcome(notes=("no NVIDIA GPU found: the CPU build is enough",))
+        return Plan(notes=("no NVIDIA GPU found: the CPU build is enough",))
     try:
         choice = choose(gpus, facts.archives, facts.nvidia.driver)
     except LibtorchError as error:
-        return Outcome(notes=(error.message,), hint=error.hint)
+        return Plan(notes=(error.message,), hint=error.hint)
     best = choice.artifact
     if best.cuda is None:
-        return Outcome(notes=("this platform has no variant for NVIDIA GPUs",))
+        return Plan(notes=("this platform has no variant for NVIDIA GPUs",))
     outdated = (
         f"a newer CUDA would fit the GPUs, but not the driver {facts.nvidia.driver}; "
         "after an update of the driver, run `fdl setup --force`"
     )
     notes = (outdated,) if choice.outdated else ()
     if not choice.uncovered:
-        return Outcome((Install(best.variant, activate=True),), best.cuda, notes)
+        return Plan((Install(best.variant, activate=True),), best.cuda, notes)
     own = _build_for(gpus, facts.stock.installed)
     if own is not None:
         note = f"{own.id} has code for every GPU, so it is used"
-        return Outcome((Activate(own.id),), own.cuda, (*notes, note))
+        return Plan((Activate(own.id),), own.cuda, (*notes, note))
     return _for_mixed_gpus(facts, gpus, choice, notes, questions)
 
 
@@ -318,14 +320,14 @@ def _for_mixed_gpus(
     choice: Choice,
     notes: tuple[str, ...],
     questions: Questions,
-) -> Outcome:
+) -> Plan:
     """No archive has code for all GPUs: ask the user, or take the best one available."""
     archs = archs_argument(gpus)
     build = build_command(gpus)
     best = choice.artifact
     if not questions.on:
         step = Install(best.variant, activate=True)
-        return Outcome((step,), best.cuda, (*notes, choice.left_out), build)
+        return Plan((step,), best.cuda, (*notes, choice.left_out), build)
     offered = sorted(
         (one for one in facts.archives if one.cuda), key=lambda one: one.variant, reverse=True
     )
@@ -338,14 +340,14 @@ def _for_mixed_gpus(
         "No archive of libtorch has code for all of your GPUs.", options, default=len(options) - 1
     )
     if answer == len(options) - 1:
-        return Outcome(notes=notes, hint=build)
+        return Plan(notes=notes, hint=build)
     if answer == 0:
         argv = (sys.executable, "-P", "-m", "fdl", "libtorch", "build", "--archs", archs)
         root = facts.project.root if facts.project else Path.cwd()
         job = Program(argv, root, optional=True, consequence="what was in use stays in use")
-        return Outcome((job,), best.cuda, notes)
+        return Plan((job,), best.cuda, notes)
     taken = offered[answer - 1]
-    return Outcome((Install(taken.variant, activate=True),), taken.cuda, notes, build)
+    return Plan((Install(taken.variant, activate=True),), taken.cuda, notes, build)
 
 
 def _served(artifact: Artifact, gpus: Sequence[Gpu]) -> str:
@@ -362,20 +364,16 @@ def _build_for(gpus: Sequence[Gpu], installed: Sequence[Variant]) -> Variant | N
     return None
 
 
-def _without_archives(facts: SetupFacts) -> Outcome:
+def _without_archives(facts: SetupFacts, problem: LibtorchError) -> Plan:
     """Use torch's Python package for other processors on Linux; elsewhere nothing is available."""
-    problem = facts.no_archives
-    if facts.stock.active is not None:
-        return Outcome(
-            cuda=facts.stock.active.cuda, notes=(f"{facts.stock.active.id} is active and stays",)
-        )
-    if sys.platform != "linux" or problem is None:
-        return Outcome(
-            notes=(problem.message,) if problem else (), hint=problem.hint if problem else ""
-        )
+    active = facts.stock.active
+    if active is not None:
+        return Plan(cuda=active.cuda, notes=(f"{active.id} is active and stays",))
+    if sys.platform != "linux":
+        return Plan(notes=(problem.message,), hint=problem.hint)
     variant = "auto" if facts.nvidia.counted else CPU
     note = "there are no archives for this processor, so torch's Python package is taken"
-    return Outcome((Install(variant, activate=True, source="wheel"),), None, (note,))
+    return Plan((Install(variant, activate=True, source="wheel"),), notes=(note,))
 
 
 def _cpu(facts: SetupFacts, *, force: bool) -> list[Step]:
@@ -407,18 +405,6 @@ def images(project: ProjectFacts, *, cuda: bool) -> Iterator[Program]:
                 optional=True,
                 consequence=f"commands that run in `{service}` will try to build it first",
             )
-
-
-def require_choice(
-    facts: SetupFacts, project: ProjectFacts, questions: Questions, environ: Mapping[str, str]
-) -> None:
-    """Choose no torch for a GPU whose driver fails.
-
-    Raises:
-        LibtorchError: Neither the user nor the environment has decided.
-    """
-    if not project.venv_has_torch and not environ.get(TORCH_INDEX):
-        require_driver(facts, questions, "a torch", f"{TORCH_INDEX}={WHEELS}/{CPU} fdl setup")
 
 
 def native(
@@ -460,29 +446,17 @@ def _install(facts: SetupFacts, project: ProjectFacts) -> tuple[str, ...]:
     return ("uv", "pip", "install", "--python", python) if facts.has_uv else own
 
 
+_WITHOUT_DOCKER = (
+    "the project has a compose file, and Docker is not installed",
+    "this is the inside of a container: images are built outside of it",
+)
+
 _DOCKER, _NATIVE, _BOTH = range(3)
 _MODES = (
     "Docker: build the images of the compose file",
     "native: a virtual environment in .venv",
     "both",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The steps of a setup, with notes for the user.
-
-    Attributes:
-        steps: The steps, in order.
-        notes: What the plan is based on, in sentences.
-        hint: A command that would serve the GPUs better; empty for none.
-        next: The commands to run afterwards, each with its purpose.
-    """
-
-    steps: tuple[Step, ...]
-    notes: tuple[str, ...]
-    hint: str
-    next: tuple[tuple[str, str], ...]
 
 
 def plan(
@@ -500,20 +474,23 @@ def plan(
             hint="on Debian and Ubuntu: sudo apt install python3-venv; elsewhere install Docker "
             "or a complete Python 3.11, then run `fdl setup` again",
         )
-    outcome = decide(facts, questions, force=force)
-    steps = list(outcome.steps)
-    notes = list(outcome.notes)
-    if facts.project is not None:
-        mode = _mode(facts, facts.project, questions)
+    chosen = decide(facts, questions, force=force)
+    steps, notes, project = [*chosen.steps], [*chosen.notes], facts.project
+    if project is not None:
+        mode = _mode(facts, project, questions)
         if mode in (_DOCKER, _BOTH):
-            has_gpu = bool(facts.nvidia.counted) and outcome.cuda is not None
-            steps += images(facts.project, cuda=has_gpu)
+            has_gpu = bool(facts.nvidia.counted) and chosen.cuda is not None
+            steps += images(project, cuda=has_gpu)
         if mode in (_NATIVE, _BOTH):
-            if not facts.needs_libtorch:
-                require_choice(facts, facts.project, questions, environ)
-            steps += native(facts, facts.project, outcome.cuda, environ)
-        notes += _about_docker(facts, facts.project)
-    return Plan(tuple(steps), tuple(notes), outcome.hint, tuple(_next(facts, outcome)))
+            decided = facts.needs_libtorch or project.venv_has_torch or environ.get(TORCH_INDEX)
+            if not decided:
+                choice = f"{TORCH_INDEX}={WHEELS}/{CPU} fdl setup"
+                require_driver(facts, questions, "a torch", choice)
+            steps += native(facts, project, chosen.cuda, environ)
+        if project.services and not facts.has_docker:
+            notes.append(_WITHOUT_DOCKER[facts.system.docker == "container"])
+    following = tuple(_next(facts, chosen))
+    return replace(chosen, steps=tuple(steps), notes=tuple(notes), next=following)
 
 
 def _mode(facts: SetupFacts, project: ProjectFacts, questions: Questions) -> int:
@@ -524,21 +501,11 @@ def _mode(facts: SetupFacts, project: ProjectFacts, questions: Questions) -> int
     return _DOCKER if docker else _NATIVE
 
 
-def _about_docker(facts: SetupFacts, project: ProjectFacts) -> Iterator[str]:
-    if project.services and not facts.has_docker:
-        inside = facts.system.docker == "container"
-        yield (
-            "this is the inside of a container: images are built outside of it"
-            if inside
-            else "the project has a compose file, and Docker is not installed"
-        )
-
-
-def _next(facts: SetupFacts, outcome: Outcome) -> Iterator[tuple[str, str]]:
+def _next(facts: SetupFacts, chosen: Plan) -> Iterator[tuple[str, str]]:
     if facts.project is None:
         yield "fdl libtorch env", "what a shell, CMake or Cargo needs to use libtorch"
         yield "fdl init NAME", "a new project"
     else:
         yield "fdl --help", "the commands of this project"
-    if facts.nvidia.gpus or outcome.cuda:
+    if facts.nvidia.gpus or chosen.cuda:
         yield "fdl diagnose", "check GPUs, driver and libtorch"

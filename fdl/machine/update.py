@@ -5,7 +5,7 @@ the next one in the background. The file that keeps the answer says by its time 
 Anything else about packages is pip's.
 """
 
-# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123
+# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120
 from __future__ import annotations
 
 import os
@@ -15,7 +15,7 @@ import time
 
 from fdl.base import output
 from fdl.base.cache_folder import cache_folder
-from fdl.base.files import put
+from fdl.base.files import put, text_of
 from fdl.base.shell_words import join
 from fdl.base.terminal import is_set
 from fdl.version import __version__
@@ -35,22 +35,13 @@ def upgrade_command() -> str:
     code = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if os.path.basename(code) not in ("site-packages", "dist-packages"):
         return join(["git", "-C", code, "pull"])
-    if os.path.isfile(os.path.join(sys.prefix, "uv-receipt.toml")):
-        return f"uv tool upgrade {OWN_NAME}"
-    if os.path.isfile(os.path.join(sys.prefix, "pipx_metadata.json")):
-        return f"pipx upgrade {OWN_NAME}"
-    if _made_by_uv(sys.prefix):
+    for mark, tool in (("uv-receipt.toml", "uv tool"), ("pipx_metadata.json", "pipx")):
+        if os.path.isfile(os.path.join(sys.prefix, mark)):
+            return f"{tool} upgrade {OWN_NAME}"
+    # Environments of uv say so in their configuration, and hold no pip.
+    if "\nuv = " in text_of(os.path.join(sys.prefix, "pyvenv.cfg")):
         return join(["uv", "pip", "install", "--python", sys.prefix, "--upgrade", OWN_NAME])
     return join([sys.executable, "-m", "pip", "install", "--upgrade", OWN_NAME])
-
-
-def _made_by_uv(prefix: str) -> bool:
-    """Environments of uv say so in their configuration, and hold no pip."""
-    try:
-        with open(os.path.join(prefix, "pyvenv.cfg"), encoding="utf-8") as stream:
-            return any(line.partition("=")[0].strip() == "uv" for line in stream)
-    except (OSError, ValueError):
-        return False
 
 
 OPT_OUT = "FDL_NO_UPDATE_CHECK"
@@ -79,15 +70,12 @@ def at_exit(invocation: Invocation, *, in_container: bool | None = None) -> None
 
 
 def _anyone_is_looking(invocation: Invocation, variables: Mapping[str, str]) -> bool:
-    if is_set(variables, OPT_OUT) or is_set(variables, "CI") or variables.get("HOME") == "":
-        return False
-    # A command of a manifest that calls fdl again: the outer one speaks when all is done.
-    if "FDL_PROJECT_ROOT" in variables:
-        return False
     tokens = invocation.tokens
-    if invocation.help or invocation.version or invocation.json or invocation.verbosity == 0:
-        return False
-    if not tokens or tokens[0] in _SILENT or "--json" in tokens:
+    is_quiet = invocation.json or invocation.verbosity == 0 or "--json" in tokens
+    shows_text = invocation.help or invocation.version or not tokens or tokens[0] in _SILENT
+    is_off = is_set(variables, OPT_OUT) or is_set(variables, "CI") or variables.get("HOME") == ""
+    # A command of a manifest that calls fdl again: the outer one speaks when all is done.
+    if is_quiet or shows_text or is_off or "FDL_PROJECT_ROOT" in variables:
         return False
     return sys.stderr is not None and sys.stderr.isatty()
 
@@ -105,14 +93,11 @@ def _daily(file: str) -> None:
         # A time in the future is what a corrected clock leaves behind.
         if 0 <= time.time() - os.stat(file).st_mtime < _DAY_SECONDS:  # noqa: PTH116
             return
-        with open(file, encoding="utf-8") as stream:
-            latest = stream.read()
         # Noted before it starts: a check that fails is not repeated by every command.
         os.utime(file)
-    except (OSError, ValueError):
+    except OSError:
         return
-    line = news(latest)
-    if line:
+    if line := news(text_of(file)):
         output.note(line)
     _start(file)
 
@@ -133,9 +118,8 @@ def news(latest: str) -> str:
 
 def _start(file: str) -> None:
     """Start the request as a process of its own, which nobody waits for."""
-    flags = 0
-    if sys.platform == "win32":
-        flags = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
+    names = ("CREATE_NO_WINDOW", "CREATE_NEW_PROCESS_GROUP")
+    flags = sum(getattr(subprocess, name, 0) for name in names)
     quiet = subprocess.DEVNULL
     try:
         # -P: what lies in the folder it runs in is not imported. That folder is ours, not the

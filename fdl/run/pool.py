@@ -20,7 +20,7 @@ from fdl.base.errors import UsageError
 from fdl.base.hardware import Gpu, nvidia
 from fdl.base.hardware.troubles import VARIABLE as DEVICES_VARIABLE, restrict
 from fdl.base.masking import KNOWN
-from fdl.base.signals import handled
+from fdl.base.signals import ENDING, handled
 from fdl.base.units import duration
 from fdl.plan.redaction import know_secrets
 from fdl.run.lines import LONGEST, last_state, write_all
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DEVICES_VARIABLE", "groups", "masked_output", "run_all"]
 
-_ENDING = ("SIGINT", "SIGQUIT", "SIGHUP", "SIGTERM")
 _OTHERS = ("SIGUSR1", "SIGUSR2", "SIGTSTP")
 
 _LAST_LINES_S = 1.0
@@ -65,7 +64,7 @@ def run_all(steps: Sequence[Step], where: Where, watch: Watch) -> list[Outcome]:
     places = max(1, where.at_once)
     devices = groups(where.gpus_each, os.environ)[:places] if where.gpus_each else [""] * places
     pool = _Pool(steps, devices, keep_going=where.keep_going)
-    with handled((*_ENDING, *_OTHERS), pool.events.put):
+    with handled((*ENDING, *_OTHERS), pool.events.put):
         outcomes = pool.run(watch)
     if pool.printer.problem:
         raise pool.printer.problem
@@ -129,7 +128,7 @@ class _Pool:
         """The number of a signal that asked fdl to end after the last job has ended; 0 for none."""
         while not self.events.empty():
             event = self.events.get()
-            if isinstance(event, int) and signal.Signals(event).name in _ENDING:
+            if isinstance(event, int) and signal.Signals(event).name in ENDING:
                 return event
         return 0
 
@@ -213,7 +212,7 @@ class _Pool:
     def _relay(self, number: int) -> None:
         """Pass a signal to every job; those that end a program also end the pool."""
         name = signal.Signals(number).name
-        if name in _ENDING:
+        if name in ENDING:
             self._signal = self._signal or number
             self._stop(number)
         elif name == "SIGTSTP":

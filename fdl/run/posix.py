@@ -77,7 +77,7 @@ def run(plan: Plan, record: RunRecord | None = None) -> tuple[int, int]:
     variables = {**os.environ, **plan.env}
     mark = marked(variables)
     if plan.ranks is not None:
-        # Ranks end when this process ends: flodl.ranks.launch.orphans reads it.
+        # Ranks end when this process ends: flodl.ranks.launch.launcher reads it.
         variables["FDL_PID"] = str(os.getpid())
     try:
         os.chdir(plan.cwd)

@@ -4,7 +4,7 @@ Imported on the warm path of entries. What takes longer happens while the progra
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH102, PTH103, PTH105, PTH106, PTH108, PTH110, PTH118, PTH208
+# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH110, PTH118, PTH208
 from __future__ import annotations
 
 import _thread
@@ -14,13 +14,14 @@ import time
 from contextlib import suppress
 
 from fdl.base import output, run_record
-from fdl.base.files import put_own, read_own, subfolders
+from fdl.base.files import new_folder, put_own, read_json, subfolders
 from fdl.base.masking import KNOWN, HandedDown
 from fdl.base.run_record import (
     CODE,
     CONFIG,
     DIRECTORY_VARIABLE,
     ENVIRONMENT,
+    FOLDER_NAME,
     LOG,
     OUTPUT,
     RECORD,
@@ -194,7 +195,7 @@ class RunRecord:
             if target:
                 self._move_to(target)
                 self.folder = target
-            found = read(self.folder)
+            found = _read(self.folder)
             if found is None:
                 return
             if self.chosen and run_record.holds_runs(self.folder):
@@ -215,15 +216,15 @@ class RunRecord:
             return ""
         if self._inside and os.path.commonpath((target, self._inside)) == self._inside:
             target = os.path.join(self._root, os.path.relpath(target, self._inside))
-        if read(target) is not None:
+        if _read(target) is not None:
             return target
         run_record.come_back(self.folder)
         return ""
 
     def _move_to(self, target: str) -> None:
         """Put what fdl knows into the program's own run directory, and remove the other one."""
-        known = read(self.folder, run_record.MOVED_RECORD) or {}
-        self._put(target, RECORD, known | (read(target) or {}))
+        known = _read(self.folder, run_record.MOVED_RECORD) or {}
+        self._put(target, RECORD, known | (_read(target) or {}))
         run_record.clear_moved(self.folder)
         if os.path.exists(os.path.join(self.folder, LOG)):
             with suppress(OSError):
@@ -243,13 +244,8 @@ class RunRecord:
         put_own(folder, os.path.join(folder, name), text.encode(), 0o666)
 
 
-def read(folder: str, name: str = RECORD) -> dict[str, Any] | None:
-    """The content of ``run.json`` in a folder; None without a readable one."""
-    try:
-        found = json.loads(read_own(os.path.join(folder, name)))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+def _read(folder: str, name: str = RECORD) -> dict[str, Any] | None:
+    return read_json(os.path.join(folder, name))
 
 
 def _folder(plan: Plan, recording: Recording) -> str:
@@ -261,13 +257,7 @@ def _folder(plan: Plan, recording: Recording) -> str:
     if again:
         return again
     os.makedirs(recording.runs, exist_ok=True)
-    name, attempt = time.strftime("%Y-%m-%dT%H-%M-%S"), 1
-    while True:
-        folder = os.path.join(recording.runs, name if attempt == 1 else f"{name}-{attempt}")
-        with suppress(FileExistsError):
-            os.mkdir(folder)
-            return folder
-        attempt += 1
+    return new_folder(recording.runs, time.strftime(FOLDER_NAME))
 
 
 def _queued_again(plan: Plan, recording: Recording) -> str:
@@ -278,7 +268,7 @@ def _queued_again(plan: Plan, recording: Recording) -> str:
     wanted["command"] = plan.command
     for name in sorted(subfolders(recording.runs), reverse=True):
         folder = os.path.join(recording.runs, name)
-        found = read(folder) or {}
+        found = _read(folder) or {}
         same = all(found.get(key) == value for key, value in wanted.items())
         if same and found.get("state") in _CAN_GO_ON:
             return folder

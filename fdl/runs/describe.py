@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from fdl.base.errors import FdlError
+from fdl.base.run_record import RESUME, without_resume
+from fdl.base.secrets import REDACTED
+from fdl.base.shell_words import join
 from fdl.base.tables import headed, table
 from fdl.base.units import (
     duration,
@@ -31,18 +35,8 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from fdl.run.batch.queue import Queued
     from fdl.runs.metrics import Best, Metric
     from fdl.runs.run import Run
-
-
-def queue(jobs: Sequence[Queued]) -> Table:
-    """One row per job in the queue of a cluster."""
-    rows = [
-        (printable(one.id), one.state.lower(), printable(one.reason), printable(one.record.name))
-        for one in jobs
-    ]
-    return table(rows, ("JOB", "STATE", "REASON OR NODES", "COMMAND OR RUN"))
 
 
 def best_value(run: Run, metric: Metric) -> str:
@@ -167,6 +161,27 @@ def page(run: Run, resume: str = "") -> Group:
         for title, found, right in sections
         if found
     )
+
+
+def how_to_resume(run: Run, project: str) -> str:
+    """The command line that continues a run; the option alone if its record does not say enough.
+
+    Args:
+        run: A run that can be continued.
+        project: The root of the project around the working directory; empty if there is none.
+    """
+    typed = run.record.get("typed")
+    words = [str(word) for word in typed] if isinstance(typed, list) else []
+    by_fdl = words[:1] == ["fdl"]
+    folder = run.record.get("project_root" if by_fdl else "cwd")
+    told = isinstance(folder, str) and not any(REDACTED in word for word in words)
+    if not words or not told or "resume" not in run.settings:
+        return f"{RESUME} {shortened(run.path)}"
+    home, path = Path(str(folder)).resolve(), run.path.resolve()
+    place = path.relative_to(home) if path.is_relative_to(home) else path
+    line = join([*without_resume(words), RESUME, str(place)])
+    here = project if by_fdl else "."
+    return line if here and Path(here).resolve() == home else f"cd {join([str(home)])} && {line}"
 
 
 def _measured(name: str, value: object) -> str:

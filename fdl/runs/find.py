@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.files import subfolders
 from fdl.base.suggest import did_you_mean
-from fdl.manifest.variables import known_folder
 from fdl.plan.recorded import USUAL_FOLDER
 from fdl.runs.metrics import BEST_OF, Metric
 from fdl.runs.run import Run, damaged, flaw, read
@@ -66,12 +65,23 @@ def _of_level(level: Level) -> Iterator[str]:
     for node in (level.manifest.node, *level.commands.values()):
         output = node.get("output")
         folder = output.get("dir") if output else None
-        if folder and (name := known_folder(level, folder, node)):
+        if folder and (name := _name(level, folder, node)):
             yield name
     if name := default_folder(level):
         yield name
     elif level.entry and not _names_folder(level.manifest.node):
         yield USUAL_FOLDER
+
+
+def _name(level: Level, folder: Node, scope: Node) -> str:
+    """The text of an ``output.dir``; empty if a variable in it is not set."""
+    text = str(folder.value)
+    if "$" not in text:
+        return text
+    # It loads dotenv.
+    from fdl.manifest.variables import known_folder
+
+    return known_folder(level, folder, scope)
 
 
 def _names_folder(node: Node) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from fdl.run.batch.queue import Queued
     from fdl.runs.run import Run
 
 _STYLES = {
@@ -41,6 +42,15 @@ CSV_FACTS = (
     "resumed_from", "imported_from",
 )  # fmt: skip
 """The first columns of the CSV of all columns."""
+
+
+def queue(jobs: Sequence[Queued]) -> Table:
+    """One row per job in the queue of a cluster."""
+    rows = [
+        (printable(one.id), one.state.lower(), printable(one.reason), printable(one.record.name))
+        for one in jobs
+    ]
+    return table(rows, ("JOB", "STATE", "REASON OR NODES", "COMMAND OR RUN"))
 
 
 def in_pipe(runs: Sequence[Run], metric: Metric | None = None) -> Table:

@@ -6,32 +6,16 @@ import csv
 import io
 import json
 import math
-import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.base.errors import UsageError
-from fdl.base.files import open_own, read_own
+from fdl.base.files import read_json, read_own
 from fdl.base.run_record import METRIC_LINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-_MAX_BYTES = 16 << 20
-
-
-def read_json(file: Path) -> dict[str, Any] | None:
-    """A JSON object from a file; None if no object can be read."""
-    try:
-        with open_own(file) as stream:
-            # A limit for `read` makes room for so many bytes each time.
-            small = os.fstat(stream.fileno()).st_size <= _MAX_BYTES
-            content = json.loads(stream.read()) if small else None
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
-
 
 RESOURCES = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
 FIRST = ("epoch", "duration_s")
@@ -108,8 +92,7 @@ class Metrics:
         for line in lines:
             if len(line) != len(heading) or not line[0].isdecimal():
                 continue
-            cells = zip(names, line[2:end], strict=True)
-            rows.append((int(line[0]), {name: _number(cell) for name, cell in cells if cell}))
+            rows.append((int(line[0]), _cells(names, line[2:end])))
             seconds.append(_number(line[1]))
         return cls(names, rows, seconds=seconds)
 
@@ -169,6 +152,16 @@ class Metrics:
         """The best value of a metric over all epochs; nan or infinity only without others."""
         found = [Best(row[metric.name], epoch) for epoch, row in self.rows if metric.name in row]
         return min(found, key=lambda one: (*metric.order(one.value), one.epoch), default=None)
+
+
+def _cells(names: list[str], cells: list[str]) -> dict[str, float]:
+    """The numbers in a line of a table; an empty cell is left out, a broken one is nan."""
+    try:
+        # Thousands of tables are read for a list of runs, and nearly all of them are sound.
+        return dict(zip(names, map(float, cells), strict=True))
+    except ValueError:
+        pairs = zip(names, cells, strict=True)
+        return {name: _number(cell) for name, cell in pairs if cell}
 
 
 def _rows_of_program(folder: Path) -> Iterator[Mapping[str, object]]:

@@ -264,10 +264,7 @@ def continued_by(run: Run, runs: Iterable[Run]) -> list[Run]:
 
 def _is_read_by_another(run: Run, runs: Iterable[Run]) -> bool:
     """Whether a running run starts again from this one, because it has no checkpoint of its own."""
-    return any(
-        one.state == RUNNING and not (one.path / LATEST).is_file()
-        for one in continued_by(run, runs)
-    )
+    return any(one.state == RUNNING and not _has_last(one) for one in continued_by(run, runs))
 
 
 def is_needed(run: Run, runs: Iterable[Run]) -> bool:
@@ -277,7 +274,7 @@ def is_needed(run: Run, runs: Iterable[Run]) -> bool:
     has completed or has a checkpoint of its own.
     """
     following = continued_by(run, runs)
-    if any(one.state not in ("complete",) and not _has_last(one) for one in following):
+    if any(one.state != "complete" and not _has_last(one) for one in following):
         return True
     if run.state == RUNNING:
         return True

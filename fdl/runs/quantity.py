@@ -19,6 +19,7 @@ import math
 import re
 from datetime import datetime, timedelta
 from functools import cached_property
+from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.base.errors import UsageError
@@ -221,6 +222,7 @@ def unknown(name: str, what: str, names: Iterable[str]) -> UsageError:
     return UsageError(f"no run has the {what} `{name}`", hint=did_you_mean(name, listed, known))
 
 
+_ORDERED: dict[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d)[:-](\d\d)(?:[:-](\d\d))?)?")
@@ -290,7 +292,7 @@ def compare(value: object, operator: str, other: object) -> bool | None:
         return _ordered_dates(value, operator, other)
     left = _as_number(value)
     right = other.number if isinstance(other, Text) else _as_number(other)
-    return None if left is None or right is None else _ordered(left, operator, right)
+    return None if left is None or right is None else _ORDERED[operator](left, right)
 
 
 def found_in(value: object, wanted: Text | re.Pattern[str]) -> bool | None:
@@ -334,20 +336,12 @@ def _equal(value: object, other: object) -> bool | None:
 def _ordered_dates(value: datetime, operator: str, other: object) -> bool | None:
     """A day is one span: ``<= 2026-01-31`` includes all of that day."""
     if isinstance(other, datetime):
-        return _ordered(value.timestamp(), operator, other.timestamp())
+        return _ORDERED[operator](value.timestamp(), other.timestamp())
     if not isinstance(other, Text) or other.start is None or other.end is None:
         return None
     bound = other.start if operator in ("<", ">=") else other.end
     moment, limit = value.timestamp(), bound.timestamp()
     return moment < limit if operator in ("<", "<=") else moment >= limit
-
-
-def _ordered(left: float, operator: str, right: float) -> bool:
-    if operator == "<":
-        return left < right
-    if operator == "<=":
-        return left <= right
-    return left > right if operator == ">" else left >= right
 
 
 def _as_number(value: object) -> float | None:

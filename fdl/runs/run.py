@@ -11,10 +11,10 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.files import open_own, put_own, rewrite
+from fdl.base.files import open_own, put_own, read_json, rewrite
 from fdl.base.masking import KNOWN
-from fdl.base.run_record import boot_id, host, started_ticks, status
-from fdl.runs.metrics import Metrics, read_json
+from fdl.base.run_record import FOLDER_NAME, boot_id, host, started_ticks, status
+from fdl.runs.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -211,7 +211,6 @@ LISTED_STATES = (*STATES, DAMAGED)
 """The same, and ``damaged``: its record cannot be read."""
 
 _NAME_LENGTH = len("2026-01-31T10-00-00")
-_NAME_FORM = "%Y-%m-%dT%H-%M-%S"
 
 
 class Run:
@@ -420,7 +419,7 @@ def _is_own_file(path: Path) -> bool:
 
 def _time_in(name: str) -> datetime | None:
     try:
-        return datetime.strptime(name[:_NAME_LENGTH], _NAME_FORM).astimezone()
+        return datetime.strptime(name[:_NAME_LENGTH], FOLDER_NAME).astimezone()
     except (ValueError, OverflowError, OSError):
         return None
 

@@ -1,4 +1,4 @@
-"""The step curves of a run, read from its folder ``steps`` in the resolution that is asked for.
+"""The step curves of a run in its folder ``steps``: read in a resolution, or written at once.
 
 ``docs/guide/runs-more.md`` describes the files. An overview reads the file of blocks and the few
 points after the last block. A part of a curve also reads its points.
@@ -6,20 +6,29 @@ points after the last block. A part of a curve also reads its points.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from fdl.base.files import is_name, open_own
-from fdl.runs.metrics import read_json
+from fdl.base.files import is_name, open_own, read_json
+from fdl.base.masking import KNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fdl.runs.importing.foreign import Curve
 
 FOLDER = "steps"
 _INDEX = "index.json"
 _POINT, _ROW, _BYTES = 2, 6, 8
 _VERSION = 1
+_NEW_BLOCK = 128
+"""Points of a block in the files that fdl writes."""
 
 
 class Pieces(NamedTuple):
@@ -136,9 +145,7 @@ class StepFiles:
         except OSError:
             return numbers  # thinned meanwhile, or never written
         numbers.frombytes(data[: len(data) // (group * _BYTES) * group * _BYTES])
-        if sys.byteorder == "big":
-            numbers.byteswap()
-        return numbers
+        return little_endian(numbers)
 
 
 class Line:
@@ -215,7 +222,7 @@ def _merged_with_gaps(pieces: Pieces, width: int) -> Pieces:
         made.steps.append(sum(steps) / len(steps))
         made.low.append(min(lows, default=math.nan))
         made.high.append(max(highs, default=math.nan))
-        made.mean.append(sum(finite) / len(finite) if finite else math.nan)
+        made.mean.append(math.fsum(finite) / len(finite) if finite else math.nan)
         made.broken.append(sum(pieces.broken[row]))
     return made
 
@@ -240,3 +247,63 @@ def _of_rows(rows: array[float]) -> Pieces:
 
 def _joined(one: Pieces, two: Pieces) -> Pieces:
     return Pieces(*(a + b for a, b in zip(one, two, strict=True)))
+
+
+def little_endian(numbers: array[float]) -> array[float]:
+    """Numbers whose bytes are in the order of the files; or the same the other way."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def curve_files(curves: Mapping[str, Curve], marks: Curve) -> dict[str, bytes]:
+    """Path in the run directory -> content; the index comes last. Empty without a curve.
+
+    Args:
+        curves: Metric -> its values by step.
+        marks: Finished epochs by step.
+    """
+    if not curves:
+        return {}
+    index: dict[str, object] = {"version": _VERSION, "block": _NEW_BLOCK}
+    stems: dict[str, str] = {}
+    made: dict[str, bytes] = {}
+    for place, (name, curve) in enumerate(curves.items()):
+        stems[name] = f"{place}-0"
+        made |= _curve(stems[name], curve.steps, curve.values)
+    times = _times(curves)
+    if times:
+        index["time"] = "time-0"
+        made |= _curve("time-0", list(times), list(times.values()))
+    if marks.steps:
+        index["epochs"] = "epochs-0"
+        made |= _curve("epochs-0", marks.steps, marks.values)
+    index["curves"] = stems
+    made[f"{FOLDER}/{_INDEX}"] = (json.dumps(KNOWN.texts(index), indent=1) + "\n").encode()
+    return made
+
+
+def _times(curves: Mapping[str, Curve]) -> dict[int, float]:
+    """Unix time by step, rising in both, of the curve with the most points."""
+    longest = max(curves.values(), key=lambda curve: len(curve.steps))
+    found: dict[int, float] = {}
+    latest = -math.inf
+    for step, time in zip(longest.steps, longest.times, strict=True):
+        if math.isfinite(time) and time >= latest:
+            found[step] = latest = time
+    return found
+
+
+def _curve(stem: str, steps: list[int], values: list[float]) -> dict[str, bytes]:
+    """The file of a curve, and that of its whole blocks."""
+    numbers = array("d", chain.from_iterable(zip(steps, values, strict=True)))
+    made = {f"{FOLDER}/{stem}.f64": little_endian(numbers).tobytes()}
+    whole = len(steps) // _NEW_BLOCK * _NEW_BLOCK
+    blocks = _merged_with_gaps(
+        of_values(list(map(float, steps[:whole])), values[:whole]), _NEW_BLOCK
+    )
+    ends = steps[:whole:_NEW_BLOCK], steps[_NEW_BLOCK - 1 : whole : _NEW_BLOCK]
+    rows = array("d", chain.from_iterable(zip(*ends, *blocks[1:], strict=True)))
+    if rows:
+        made[f"{FOLDER}/{stem}.blocks.f64"] = little_endian(rows).tobytes()
+    return made

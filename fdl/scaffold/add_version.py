@@ -18,6 +18,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from fdl.base.errors import ScaffoldError
+from fdl.base.files import text_of
 from fdl.base.run_record import LOCKS
 from fdl.base.venv import project_prefix, site_packages
 from fdl.scaffold import add_requirement
@@ -127,10 +128,7 @@ def _of_poetry(document: Mapping[str, Any]) -> list[Requirement]:
 
 
 def _of_requirements_txt(root: Path) -> list[Requirement]:
-    try:
-        text = (root / "requirements.txt").read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return []
+    text = text_of(root / "requirements.txt")
     urls = (f"{NAME} @ {url}" for url in _EGG.findall(text))
     return parse_all([*(line for _, line in add_requirement.lines(text)), *urls])
 
@@ -199,8 +197,8 @@ def _locked(folders: list[Path]) -> Iterator[str]:
 def _read(file: Path) -> dict[str, Any]:
     """A TOML file; empty if it does not exist or cannot be read."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return tomllib.loads(text_of(file))
+    except ValueError:
         return {}
 
 

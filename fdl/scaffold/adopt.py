@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fdl.base.errors import ScaffoldError
+from fdl.base.errors import ScaffoldError, failing
 from fdl.base.files import put
 from fdl.base.shell_words import join
 from fdl.manifest.builtins import RESERVED
@@ -56,13 +56,9 @@ class Adopted:
         Raises:
             ScaffoldError: The folder cannot be written.
         """
-        try:
+        hint = "copy the script to a folder that you may write to"
+        with failing(f"cannot write {shown(str(self.file))}", hint, ScaffoldError):
             put(str(self.file), self.text.encode())
-        except OSError as problem:
-            raise ScaffoldError(
-                f"cannot write {shown(str(self.file))}: {problem.strerror}",
-                hint="copy the script to a folder that you may write to",
-            ) from None
 
 
 def adopted(script: Path) -> Adopted:

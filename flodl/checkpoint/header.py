@@ -114,18 +114,16 @@ def described(key: str, value: object) -> StoredTensor:
     if bits is None:
         raise ValueError(f"tensor {key!r} has an unknown dtype {value['dtype']!r}")
     shape, offsets = value["shape"], value["data_offsets"]
-    if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2 and is_shape(shape)):
+    if (
+        not (isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2)
+        or not all(type(size) is int and 0 <= size < 1 << 63 for size in (*shape, *offsets))
+        or not is_shape(shape)
+    ):
         raise ValueError(f"tensor {key!r} has a malformed shape or byte range")
     begin, end = offsets
     if (end - begin) * 8 != math.prod(shape) * bits:
         raise ValueError(f"tensor {key!r}: its byte range does not fit its shape")
     return StoredTensor(value["dtype"], tuple(shape), begin, end)
-
-
-def _are_sizes(value: object) -> bool:
-    return isinstance(value, list) and all(
-        type(item) is int and 0 <= item < 1 << 63 for item in value
-    )
 
 
 def is_shape(sizes: Sequence[int]) -> bool:

@@ -13,7 +13,7 @@ from flodl.ddp_bench.stage import (
     Stage,
     TrainStep,
 )
-from flodl.ranks.batch_timer import BatchTimer
+from flodl.ranks.clocks import BatchTimer
 from flodl.train import Callback, TrainerBuilder, TrainingRun
 from flodl.trainer import Trainer
 

@@ -24,7 +24,7 @@ from flodl.ddp_bench.stage import Stage
 from flodl.ddp_bench.torch_modes import train_gradient_average, train_local_steps
 from flodl.device import hardware_name
 from flodl.monitor import EventKind, Timeline, merge_timelines
-from flodl.ranks.launch.clock_offsets import clock_offsets
+from flodl.ranks.clocks import clock_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

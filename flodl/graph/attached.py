@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor, nn
@@ -45,35 +45,28 @@ class LossContext:
 LossFunction = Callable[[LossContext], Tensor]
 
 
+@dataclass(slots=True, eq=False)
 class Progress:
     """The attached parts and the counters of a training."""
 
-    __slots__ = (
-        "epoch_count", "epoch_step", "forward_input", "loader", "loss", "lr_scale",
-        "optimizer", "rates", "scheduler", "step_count", "training_step", "uncovered",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.optimizer: Optimizer | None = None
-        self.rates: list[float] = []
-        self.uncovered: list[tuple[str, nn.Parameter]] = []
-        self.scheduler: HasRate | None = None
-        self.lr_scale = 1.0
-        self.loader: DataLoader | None = None
-        self.forward_input: str | int = ""
-        self.loss: LossFunction | None = None
-        self.training_step = 0
-        self.step_count = 0
-        self.epoch_step = 0
-        self.epoch_count = 0
+    optimizer: Optimizer | None = None
+    rates: list[float] = field(default_factory=list)
+    uncovered: list[tuple[str, nn.Parameter]] = field(default_factory=list)
+    scheduler: HasRate | None = None
+    lr_scale: float = 1.0
+    loader: DataLoader | None = None
+    forward_input: str | int = ""
+    loss: LossFunction | None = None
+    training_step: int = 0
+    step_count: int = 0
+    epoch_step: int = 0
+    epoch_count: int = 0
 
 
 class Attached(GraphBase):
     """The part of a graph's interface that trains without a Trainer."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._progress = Progress()
+    _progress: Progress
 
     # --- Optimizer and schedule ------------------------------------------------------------
 

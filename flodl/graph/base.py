@@ -21,8 +21,7 @@ Names: TypeAlias = str | Iterable[str]
 class GraphBase(nn.Module):
     """The part of a graph that every mixin may use; ``Graph`` is the only concrete class.
 
-    A mixin derives from this class, takes no constructor arguments, and calls
-    ``super().__init__()`` before it sets attributes of its own.
+    A mixin derives from this class and has no constructor. ``Graph`` makes its attributes.
     """
 
     @property

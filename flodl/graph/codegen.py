@@ -279,7 +279,7 @@ class _Writer:
         A reader belongs to one consumer. The consumer's input gives the shape of the zeros.
         """
         reads = []
-        for wire in node.references:
+        for wire in node.references if self.slots else ():
             read = self.topology.carried(wire)
             if read is not None:
                 slot, stream = self.slots[read.tag], f"v{node.wires[0].source}"

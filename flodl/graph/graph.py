@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.errors import FlodlError, StateError
-from flodl.graph.attached import Attached
+from flodl.graph.attached import Attached, Progress
 from flodl.graph.capture import Capturable, obstacles
 from flodl.graph.codegen import Core, Initial, Mark
 from flodl.graph.drawn import Drawn
@@ -17,7 +17,7 @@ from flodl.graph.identity import Identified
 from flodl.graph.observe import Observed
 from flodl.graph.persist import Checkpointed
 from flodl.graph.profile import Profiled
-from flodl.graph.state import Stateful, outermost_stateful
+from flodl.graph.state import Captures, Stateful, outermost_stateful
 from flodl.graph.topology import Topology
 from flodl.graph.tree import Tree
 from flodl.torch_features import is_exporting
@@ -56,7 +56,8 @@ class Graph(
         super().__init__()
         self._core = Core(topology, initials)
         self._compile_options: dict[str, Any] | None = None
-        self._captures = type(self._captures)(len(topology.state_tags))
+        self._captures = Captures(len(topology.state_tags))
+        self._progress = Progress()
         # Not add_module: it refuses names of Graph's methods, and a tag may be one.
         for node in topology.nodes:
             if node.prefix:
@@ -92,12 +93,12 @@ class Graph(
 
     def _run(self, core: Core, inputs: tuple[Tensor | None, ...]) -> Tensor:
         """Run a core of this graph, and keep what it leaves behind."""
-        captures, metrics = self._captures, self._metrics
+        captures = self._captures
         captures.tags = captures.traces = None
         traced = torch.compiler.is_compiling()
         if not traced:
-            if metrics.started is None:
-                metrics.start()
+            if self._metrics.started is None:
+                self._metrics.start()
             if self._carries_state:
                 self._prepare_state()
         elif is_exporting():

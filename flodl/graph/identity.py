@@ -43,9 +43,7 @@ def structural_hash(topology: Topology, registry: Mapping[str, nn.Module | None]
 class Identified(GraphBase):
     """The part of a graph's interface that identifies its architecture."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._hashed: tuple[list[Contents], str] | None = None
+    _hashed: tuple[list[Contents], str] | None = None
 
     def structural_hash(self) -> str:
         """SHA-256 of the architecture in hex; computed once and again after a change.

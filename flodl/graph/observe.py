@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -48,9 +49,9 @@ class Observed(GraphBase):
     as one point. The points of a metric are its :meth:`trend`.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._metrics = MetricHistory()
+    @cached_property
+    def _metrics(self) -> MetricHistory:
+        return MetricHistory()
 
     # --- Buffering -------------------------------------------------------------------------
 

@@ -80,9 +80,7 @@ class ModelSnapshot:
 class Checkpointed(Observed):
     """The part of a graph's interface that saves, copies and loads its weights."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._source_config: str | None = None
+    _source_config: str | None = None
 
     # --- Names -----------------------------------------------------------------------------
 

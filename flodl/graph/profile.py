@@ -194,9 +194,7 @@ class Profiled(GraphBase):
     so that paths such as ``"encoder.hidden"`` name their nodes. Others can be profiled separately.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._recorder: Recorder | None = None
+    _recorder: Recorder | None = None
 
     # --- One forward -----------------------------------------------------------------------
 

@@ -121,10 +121,8 @@ def _detached(traces: LoopTraces) -> LoopTraces:
 class Stateful(GraphBase):
     """The part of a graph's interface for values carried from call to call."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._captures = Captures()
-        self._state_policy: StatePolicy = "auto"
+    _captures: Captures
+    _state_policy: StatePolicy = "auto"
 
     @property
     def state_policy(self) -> StatePolicy:
@@ -146,7 +144,10 @@ class Stateful(GraphBase):
 
     def has_state(self) -> bool:
         """Whether this graph, or one nested in it, carries values from call to call."""
-        return any(graph.topology.state_tags for graph in self._graphs())
+        for module in self.modules():
+            if isinstance(module, Stateful) and module.topology.state_tags:
+                return True
+        return False
 
     def reset_state(self) -> None:
         """Delete all carried values: the next call starts a new sequence.

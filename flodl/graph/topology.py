@@ -291,8 +291,8 @@ class Topology:
     @cached_property
     def state_tags(self) -> tuple[str, ...]:
         """Tags whose values are carried from call to call, in the order of their first reader."""
-        operations = (node.operation for node in self.nodes)
-        return tuple(dict.fromkeys(op.tag for op in operations if isinstance(op, StateRead)))
+        tags = [node.operation.tag for node in self.nodes if isinstance(node.operation, StateRead)]
+        return tuple(dict.fromkeys(tags))
 
     @cached_property
     def leads_back(self) -> bool:

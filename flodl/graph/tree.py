@@ -42,9 +42,7 @@ class Tree(GraphBase):
     message names the segment and what exists instead.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._composed = False
+    _composed = False
 
     # --- Structure -------------------------------------------------------------------------
 
@@ -225,7 +223,8 @@ class Tree(GraphBase):
     def train(self, mode: bool = True) -> Self:
         """Set training mode, except for layers pinned by ``freeze(..., stats=True)``."""
         super().train(mode)
-        follow_mode(self)
+        if mode:
+            follow_mode(self)
         return self
 
     def set_training_at(self, path: str, training: bool) -> None:
@@ -237,7 +236,8 @@ class Tree(GraphBase):
         """
         for module in self._modules_at(path):
             module.train(training)
-            follow_mode(module)
+            if training:
+                follow_mode(module)
 
     # --- Observation -----------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from torch.overrides import TorchFunctionMode
 
 from flodl.device import select_device
 from flodl.graph import Graph
-from flodl.graph.draft import Draft
-from flodl.graph.topology import ENTRY
+from flodl.graph.modules import as_module, port_style, ref_style
+from flodl.graph.topology import ENTRY, REF, Call, Node, Port, Topology, Wire
 from flodl.hf.config import EncoderConfig
 from flodl.hf.families import family_of
 from flodl.hf.head_kind import HeadKind, named_head
@@ -67,13 +67,12 @@ def build(
         UnsupportedModelError: The configuration names a head that flodl does not have.
     """
     kind = named_head(config) if kind is None else kind
-    device = select_device(device)
     with torch.device("meta"), NoInitialisation():
         graph = _described(config, kind, pooler)
     if kind is HeadKind.MLM:
         _tie_words(graph, config)
-    if device.type != "meta":
-        initialise(graph, config.initializer_range, device, seed)
+    if device != "meta":
+        initialise(graph, config.initializer_range, select_device(device), seed)
     return graph
 
 
@@ -125,10 +124,11 @@ def _described(config: EncoderConfig, kind: HeadKind, pooler: bool) -> Graph:
             head = family.span_finder(config)
         case HeadKind.MLM:
             head = family.word_decoder(config)
-    for part in head:
+    *parts, last = head
+    for part in parts:
         model.step(part)
     # The scores of all words are the largest tensor, so only the caller keeps them.
-    model.tag("logits", keep=kind is not HeadKind.MLM)
+    model.step(last, tag="logits", keep=kind is not HeadKind.MLM)
     return model.graph()
 
 
@@ -168,15 +168,11 @@ def _encoder(
     norm = family.final_norm(config)
     if norm is not None:
         model.step(Part(norm, "final_norm"))
-    model.step(Part(InRows(), "in_rows", (*known, *told)))
-    model.tag(LAST_HIDDEN_STATE)
+    model.step(Part(InRows(), "in_rows", (*known, *told)), tag=LAST_HIDDEN_STATE)
     if pooler and family.pooler is not None:
         made = Part(family.pooler(config.hidden_size), "pooler")
-        if ends_pooled:
-            model.step(made)
-            model.tag(POOLER_OUTPUT)
-        else:
-            model.branch(made, POOLER_OUTPUT)
+        add = model.step if ends_pooled else model.branch
+        add(made, tag=POOLER_OUTPUT)
     return model.graph()
 
 
@@ -189,37 +185,51 @@ class _Description:
     """
 
     def __init__(self, inputs: Sequence[str], label: str | None = None) -> None:
-        self._draft = Draft()
-        self._draft.here, self._draft.label = __name__, label
-        self._end = self._draft.call(nn.Identity(), ENTRY, None)
-        self._draft.name_entry("input_ids")
-        self.tag(IDS, keep=False)
+        self._label, self._inputs = label, tuple(inputs)
+        self._nodes: list[Node] = []
+        self._modules: dict[int, nn.Module] = {}
+        self._tags: dict[str, int] = {}
+        self._passing: set[str] = set()
+        self._end = ENTRY
+        self.step(Part(nn.Identity()), tag=IDS, keep=False)
         for name in inputs:
-            self._draft.port(name)
-        self._draft.optional.update(inputs)
+            self._nodes.append(Node(len(self._nodes) + 1, "input", Port(name), ()))
+            self._tags[name] = len(self._nodes)
 
-    def step(self, part: Part) -> None:
-        """Append a step to the chain."""
-        self._end = self._draft.call(part.module, self._end, part.name)
-        if part.using:
-            self._draft.refer(self._end, part.using, {})
+    def step(self, part: Part, *, tag: str | None = None, keep: bool = True) -> None:
+        """Append a step to the chain; its value may get a name."""
+        module, number = as_module(part.module), len(self._nodes) + 1
+        style = ref_style(module) if part.using else None
+        if style is not None and isinstance(module, Graph):
+            style = port_style(module, part.using)
+        read = (Wire(self._tags[name], f"{REF}{name}") for name in part.using)
+        kind = type(module).__name__.lower()
+        prefix = part.name or tag or f"{kind}_{number}"
+        self._nodes.append(Node(number, kind, Call(style), (Wire(self._end), *read), prefix))
+        self._modules[number], self._end = module, number
+        if tag is not None:
+            self._tags[tag] = number
+            if not keep:
+                self._passing.add(tag)
 
     def branch(self, part: Part, tag: str, *, keep: bool = True) -> None:
         """Compute a further value of the end of the chain, which stays."""
         end = self._end
-        self.step(part)
-        self.tag(tag, keep=keep)
+        self.step(part, tag=tag, keep=keep)
         self._end = end
-
-    def tag(self, name: str, *, keep: bool = True) -> None:
-        """Name the end of the chain."""
-        self._draft.claim_tag(name, self._end)
-        if not keep:
-            self._draft.passing.add(name)
 
     def graph(self) -> ModelGraph:
         """The graph that ends where the chain ends."""
-        return ModelGraph(*self._draft.finish(self._end))
+        topology = Topology(
+            nodes=tuple(self._nodes),
+            output=self._end,
+            inputs=("input_ids", *self._inputs),
+            tags=tuple(self._tags.items()),
+            label=self._label,
+            optional=frozenset(self._inputs),
+            passing=frozenset(self._passing),
+        )
+        return ModelGraph(topology, self._modules)
 
 
 def _tie_words(graph: nn.Module, config: EncoderConfig) -> None:

@@ -8,11 +8,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from fdl.base.files import replacing
 from flodl.hf.config_fields import (
-    ALLOWED,
     DEFAULT_WIDTH,
     LABEL_FIELDS,
     MOST_LABELS,
@@ -23,22 +22,25 @@ from flodl.hf.config_fields import (
     Refused,
     activation_name,
     amount,
+    class_names,
     default_labels,
     flag,
     labels_of,
-    names_from_ids,
     names_from_names,
     one_of,
     parsed,
     put_labels,
     rate,
     refusal,
-    resolve_labels,
     text,
     texts,
     whole,
+    width_of_file,
 )
 from flodl.hf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flodl.hf.head_kind import HeadKind
 
 ACCESS: Final = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
 """Arguments that say how to reach a configuration."""
@@ -111,7 +113,7 @@ class EncoderConfig:
         _architectures, "a list of class names, or null", default=None
     )
     _number: int | None = whole(default=None, most=MOST_LABELS, nullable=True, key="num_labels")
-    _names: tuple[str, ...] | None = parsed(names_from_ids, ALLOWED, default=None, key="id2label")
+    _names: tuple[str, ...] | None = class_names()
 
     _specs: ClassVar[Mapping[str, FieldSpec]]
     _spellings: ClassVar[Mapping[str, str]]
@@ -291,10 +293,9 @@ class EncoderConfig:
     def __repr__(self) -> str:
         return f"{type(self).__name__} {self.to_json_string()}"
 
-    @property
-    def base_class_name(self) -> str:
-        """The model class without a head: ``BertModel``, ``XLMRobertaModel``."""
-        return f"{self.class_prefix}Model"
+    def class_name(self, kind: HeadKind) -> str:
+        """The class of the family with a head: ``BertForMaskedLM``, ``BertModel``."""
+        return f"{self.class_prefix}{kind.suffix}"
 
     # --- As JSON ---------------------------------------------------------------------------
 
@@ -376,7 +377,9 @@ class EncoderConfig:
             ConfigError: The values contradict each other and the checkpoint does not decide, or
                 there is one class for a problem type that needs several.
         """
-        names = resolve_labels(None, None, self._number, self._names, checkpoint_rows)
+        width = width_of_file(self._number, self._names, checkpoint_rows)
+        known = self._names is not None and len(self._names) == width
+        names = self._names if known and self._names else default_labels(width)
         if len(names) == 1 and self.problem_type == SINGLE_LABEL:
             raise _one_class("config.json")
         return names
@@ -424,8 +427,7 @@ def config_of(
     src: str | os.PathLike[str], options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str, dict[str, Any]]:
     """The JSON object of a directory or repository, its name, and the options that are fields."""
-    from flodl.hf.hub import locate
-    from flodl.hf.source import CONFIG, Access
+    from flodl.hf.source import CONFIG, Access, locate
 
     reach = {name: value for name, value in options.items() if name in ACCESS}
     others = {name: value for name, value in options.items() if name not in ACCESS}

@@ -245,7 +245,7 @@ def _as_float(value: Any) -> Any:
 
 Labels = Sequence[str] | Mapping[int, str]
 
-ALLOWED: Final = "an object with contiguous ids 0 to N-1 as keys and texts as values, or null"
+_ALLOWED: Final = "an object with contiguous ids 0 to N-1 as keys and texts as values, or null"
 LABEL_FIELDS: Final = ("num_labels", "id2label", "label2id")
 DEFAULT_WIDTH: Final = 2
 """The default of transformers if it writes no labels: two, with the default names."""
@@ -308,6 +308,20 @@ def names_by_id(numbers: Mapping[str, int]) -> tuple[str, ...]:
     return checked_labels(names or ())
 
 
+@dataclass(eq=False, slots=True)
+class ClassNames(FieldSpec):
+    """The names of the classes, which a file holds in both directions, with their number."""
+
+    def put(self, data: dict[str, Any], value: Any) -> None:
+        """Write the names in both directions, and their number."""
+        put_labels(data, value)
+
+
+def class_names() -> Any:
+    """The names of the classes by their ids, or null."""
+    return ClassNames(names_from_ids, _ALLOWED, _plain, "id2label", (), None, None)
+
+
 def put_labels(data: dict[str, Any], names: Sequence[str] | None) -> None:
     """Write the names in both directions and their number; for None, remove all three."""
     for key in ("id2label", "label2id", "num_labels"):
@@ -339,52 +353,31 @@ def labels_of(given: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[str, .
         names = inverted
     if number is None and names is None:
         return None
+    if number is not None and (type(number) is not int or number < 1):
+        raise ConfigError(f"num_labels is {number!r}; it must be a whole number of at least 1")
+    if names is not None:
+        names = checked_labels(names)
+        if number not in (None, len(names)):
+            raise ConfigError(f"num_labels is {number}, but id2label has {len(names)} names")
+        return names
     written = data.get("id2label")
     known = names_from_ids(written) if isinstance(written, dict) else None
-    return resolve_labels(number, names, None, known, None)
+    return known if known is not None and len(known) == number else default_labels(number or 0)
 
 
-def resolve_labels(
-    asked: int | None,
-    asked_names: Labels | None,
-    written: int | None,
-    written_names: tuple[str, ...] | None,
-    checkpoint_rows: int | None,
-) -> tuple[str, ...]:
-    """Determine the number of classes and their names.
-
-    The number is the first of these that is known: the caller's number, the names in the file, the
-    number in the file, the rows of the checkpoint's classifier, two. If the names and the number
-    in the file disagree, the checkpoint's classifier decides. Names come from the caller. Names of
-    the file are used if there are as many as classes.
+def width_of_file(
+    written: int | None, names: tuple[str, ...] | None, checkpoint_rows: int | None
+) -> int:
+    """The number of classes of a file.
 
     Args:
-        asked: The caller's number of classes.
-        asked_names: The caller's names.
         written: ``num_labels`` of the file.
-        written_names: The names of the file.
+        names: The names of the file.
         checkpoint_rows: Rows of the classifier in the checkpoint; None if it has none.
 
     Raises:
-        ConfigError: A number is below 1, the caller's two arguments contradict each other, or the
-            file contradicts itself and the checkpoint agrees with neither value.
+        ConfigError: The file contradicts itself, and the checkpoint agrees with neither value.
     """
-    if asked is not None and (type(asked) is not int or asked < 1):
-        raise ConfigError(f"num_labels is {asked!r}; it must be a whole number of at least 1")
-    if asked_names is not None:
-        names = checked_labels(asked_names)
-        if asked not in (None, len(names)):
-            raise ConfigError(f"num_labels is {asked}, but id2label has {len(names)} names")
-        return names
-    width = asked or _width_of_file(written, written_names, checkpoint_rows)
-    if written_names is not None and len(written_names) == width:
-        return written_names
-    return default_labels(width)
-
-
-def _width_of_file(
-    written: int | None, names: tuple[str, ...] | None, checkpoint_rows: int | None
-) -> int:
     if names is None or written in (None, len(names)):
         return len(names or ()) or written or checkpoint_rows or DEFAULT_WIDTH
     if checkpoint_rows is not None and checkpoint_rows in (written, len(names)):

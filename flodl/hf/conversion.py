@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from flodl.errors import FlodlError
-from flodl.hf.errors import CheckpointFormatError
-from flodl.hf.hub import converted_file, locate
+from flodl.hf.errors import CheckpointFormatError, first_of
+from flodl.hf.hub import converted_file
 from flodl.hf.source import (
     COMPANIONS,
     CONFIG,
@@ -34,6 +34,7 @@ from flodl.hf.source import (
     Directory,
     companions_of,
     copy_files,
+    locate,
     new_directory,
     shard_names,
 )
@@ -44,7 +45,6 @@ from flodl.hf.weights.writing import write_file
 _SINGLE, _INDEX = PICKLES
 _NESTED = "state_dict"
 _RESERVED = "__metadata__"  # reserved by the format
-_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,8 @@ def _refuse_to_replace(target: Path) -> None:
     shards = sorted(file.name for file in target.parent.glob("model-*-of-*.safetensors"))
     there = [INDEX] * (target.parent / INDEX).exists() + shards
     if there:
-        more = f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else ""
         raise FlodlError(
-            f"{target.parent} holds safetensors already: {', '.join(there[:_SHOWN])}{more}; they "
+            f"{target.parent} holds safetensors already: {first_of(there)}; they "
             "load as they are. --force puts the converted pickle in their place, and --out "
             "somewhere else"
         )
@@ -230,9 +229,8 @@ def _counts(key: object, value: object) -> bool:
 def _dropped(file: Path, keys: list[Any]) -> list[str]:
     if not keys:
         return []
-    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-    shown = ", ".join(_shown(key) for key in keys[:_SHOWN])
-    return [f"{file.name}: left out values that are not tensors: {shown}{more}"]
+    shown = first_of([_shown(key) for key in keys])
+    return [f"{file.name}: left out values that are not tensors: {shown}"]
 
 
 def _shown(key: Any) -> str:

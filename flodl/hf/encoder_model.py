@@ -113,7 +113,7 @@ class EncoderModel(PretrainedModel):
     def _drawn(
         cls, config: EncoderConfig, device: torch.device | str = "cpu"
     ) -> tuple[EncoderConfig, Graph]:
-        config = config.replace(architectures=(config.base_class_name,))
+        config = config.replace(architectures=(config.class_name(HeadKind.BASE),))
         return config, build(config, HeadKind.BASE, device=device)
 
 

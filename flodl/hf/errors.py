@@ -82,6 +82,12 @@ class CheckpointMismatchError(CheckpointError):
         super().__init__("\n".join(parts))
 
 
+def first_of(names: Sequence[str], most: int = 5) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def _bucket(what: str, entries: Sequence[str]) -> list[str]:
     """A heading with the full count, the first entries, and the number of further entries."""
     if not entries:

@@ -15,7 +15,7 @@ from flodl.errors import FlodlError
 from flodl.graph import Graph
 from flodl.hf.build import build
 from flodl.hf.config import json_text
-from flodl.hf.errors import CheckpointMismatchError, ConfigError
+from flodl.hf.errors import CheckpointMismatchError, ConfigError, first_of
 from flodl.hf.families import AutoConfig, DebertaV2Config, EncoderConfig
 from flodl.hf.head_kind import HeadKind, named_head
 from flodl.hf.opening import HeadOpening, open_model, with_head
@@ -261,8 +261,7 @@ def _told(graph: Graph, out: Path, files: Sequence[str], notes: list[str]) -> Ex
 
 def _listed(what: str, names: Iterable[str]) -> list[str]:
     listed = list(names)
-    more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
-    return [f"{what}: {', '.join(listed[:5])}{more}"] if listed else []
+    return [f"{what}: {first_of(listed)}"] if listed else []
 
 
 # Configuration

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from flodl.hf.errors import UnsupportedModelError
 
@@ -15,23 +15,26 @@ class HeadKind(StrEnum):
     """The heads of a model; the value is the word on the command line.
 
     ``BASE`` means no head: the encoder alone, with a pooler if it has one.
+
+    Attributes:
+        suffix: The end of the name of the class: ``ForMaskedLM``; ``Model`` for the encoder.
+        labelled: Whether the outputs are named classes.
     """
 
-    BASE = "base"
-    SEQCLS = "seqcls"
-    TOKCLS = "tokcls"
-    QA = "qa"
-    MLM = "mlm"
+    BASE = "base", "Model"
+    SEQCLS = "seqcls", "ForSequenceClassification", True
+    TOKCLS = "tokcls", "ForTokenClassification", True
+    QA = "qa", "ForQuestionAnswering"
+    MLM = "mlm", "ForMaskedLM"
 
-    @property
-    def suffix(self) -> str:
-        """The end of the name of the class: ``ForMaskedLM``; ``Model`` for the encoder."""
-        return _SUFFIXES[self]
+    suffix: str
+    labelled: bool
 
-    @property
-    def labelled(self) -> bool:
-        """Whether the outputs are named classes."""
-        return self in (HeadKind.SEQCLS, HeadKind.TOKCLS)
+    def __new__(cls, word: str, suffix: str = "", labelled: bool = False) -> Self:
+        """Make one kind: its word, the end of its class, and whether it names classes."""
+        kind = str.__new__(cls, word)
+        kind._value_, kind.suffix, kind.labelled = word, suffix, labelled
+        return kind
 
     @classmethod
     def of_class(cls, name: str) -> HeadKind | None:
@@ -46,22 +49,13 @@ class HeadKind(StrEnum):
         return None if "For" in name else cls.BASE
 
 
-_SUFFIXES = {
-    HeadKind.BASE: "Model",
-    HeadKind.SEQCLS: "ForSequenceClassification",
-    HeadKind.TOKCLS: "ForTokenClassification",
-    HeadKind.QA: "ForQuestionAnswering",
-    HeadKind.MLM: "ForMaskedLM",
-}
-
-
 def named_head(config: EncoderConfig) -> HeadKind:
     """The head that a configuration names; the encoder if it names no class.
 
     Raises:
         UnsupportedModelError: flodl does not have this head.
     """
-    name = config.architectures[0] if config.architectures else config.base_class_name
+    name = config.architectures[0] if config.architectures else config.class_name(HeadKind.BASE)
     kind = HeadKind.of_class(name)
     if kind is None:
         supported = ", ".join(f"…{one.suffix}" for one in HeadKind)
@@ -75,8 +69,3 @@ def saved_head(config: EncoderConfig) -> HeadKind:
     """The head of the class a checkpoint was saved from; the encoder if the class is unknown."""
     name = config.architectures[0] if config.architectures else ""
     return HeadKind.of_class(name) or HeadKind.BASE
-
-
-def class_name(config: EncoderConfig, kind: HeadKind) -> str:
-    """The class of a family with a head: ``BertForMaskedLM``, ``BertModel``."""
-    return f"{config.class_prefix}{kind.suffix}"

@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, final
+from typing import Any, TypeVar, final
 
 from fdl.base.files import write_text
 from fdl.base.units import size_text
 from flodl import log
 from flodl.hf import hub_errors
-from flodl.hf.errors import FileNotFoundOnHub, HubError, HubOffline, need
+from flodl.hf.errors import CheckpointFormatError, FileNotFoundOnHub, HubError, HubOffline, need
 from flodl.hf.hub_errors import Unreachable
 from flodl.hf.source import (
     COMPANIONS,
@@ -32,69 +32,19 @@ from flodl.hf.source import (
     WEIGHTS,
     Access,
     Checkpoint,
-    Directory,
     WeightFiles,
     check_inside,
     find_weights,
-    path_is,
     pickle_only,
 )
 from flodl.hf.text.files import ADDED, OWN_NAMES, SETTINGS, SOURCES, SPECIAL, TOKENIZER
 
 _T = TypeVar("_T")
 
-_REPO_ID = re.compile(r"(?=.{1,96}\Z)(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 _DEFAULT_BRANCH = "main"
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
 _COMMIT = re.compile(r"\w+", re.ASCII)  # safe as a folder name, even from a wrong server
 _PAUSES_SECONDS = (0.5, 1.0)  # between tries if the cache holds no commit to use instead
-
-
-def locate(src: str | os.PathLike[str], access: Access | None = None) -> Checkpoint:
-    """Find a checkpoint.
-
-    An existing directory is used as it is. Otherwise a string like ``name`` or ``owner/name`` is a
-    repository on the Hub, and its commit is resolved now. A string that can only be a path is not
-    looked up on the network.
-
-    Args:
-        src: Directory or repository.
-        access: How to reach the repository.
-
-    Raises:
-        FileNotFoundError: The path does not exist.
-        NotADirectoryError: The path is a file.
-        HubError: The repository or revision does not exist, or cannot be reached.
-        MissingDependencyError: It is a repository, and huggingface_hub is not installed.
-    """
-    access = access or Access()
-    path = _expanded(src)
-    if os.fspath(src) and path_is(Path.is_dir, path):
-        return Directory(path, access.subfolder)
-    if path_is(Path.is_file, path):
-        raise NotADirectoryError(
-            f"{path} is a file: give the directory that holds {CONFIG} and the weights, "
-            f"probably {path.parent}"
-        )
-    if not isinstance(src, str) or not _REPO_ID.fullmatch(src):
-        _no_such_path(os.fspath(src))
-    return Repository(src, access)
-
-
-def _expanded(src: str | os.PathLike[str]) -> Path:
-    try:
-        return Path(src).expanduser()
-    except RuntimeError:  # ~user without a home directory
-        return Path(src)
-
-
-def _no_such_path(src: str) -> NoReturn:
-    hint = (
-        "; of an address, give only the repository: owner/name"
-        if "://" in src
-        else "; a repository of the Hub is written owner/name"
-    )
-    raise FileNotFoundError(f"there is no directory {src!r}{hint}")
 
 
 def converted_file(repo: str, commit: str | None, subfolder: str = "") -> Path:
@@ -130,37 +80,24 @@ class Repository(Checkpoint):
         MissingDependencyError: huggingface_hub is not installed.
     """
 
+    is_local = False
+
     def __init__(self, repo: str, access: Access) -> None:
         self._hub = need("huggingface_hub")
         self._settings = need("huggingface_hub.constants")
-        self._repo = repo
+        self.name = repo
         self._access = access
         self._cache_dir = os.fspath(access.cache_dir or self._settings.HF_HUB_CACHE)
         self._endpoint = hub_errors.without_credentials(self._settings.ENDPOINT)
         self._revision = access.revision or _DEFAULT_BRANCH
         self._why_offline = self._forbidden()
         cached = self._cached_commit()
-        self._commit = self._resolved(cached)
+        self.commit: str = self._resolved(cached)
         # If the Hub stops answering, only a snapshot from an earlier load may be used instead.
-        self._had_snapshot = self._commit == cached and self._in_cache(self._inside(CONFIG))
+        self._had_snapshot = self.commit == cached and self._in_cache(self._inside(CONFIG))
 
     def __repr__(self) -> str:
-        return f"Repository({self._repo!r}, commit={self._commit!r})"
-
-    @property
-    def name(self) -> str:
-        """The repository, ``owner/name``."""
-        return self._repo
-
-    @property
-    def commit(self) -> str:
-        """The commit of all files."""
-        return self._commit
-
-    @property
-    def is_local(self) -> bool:
-        """False."""
-        return False
+        return f"Repository({self.name!r}, commit={self.commit!r})"
 
     def file(self, name: str) -> Path | None:
         """See :meth:`flodl.hf.source.Checkpoint.file`.
@@ -168,7 +105,7 @@ class Repository(Checkpoint):
         Without a connection, a file that is not in the cache counts as missing, unless every
         checkpoint must have it.
         """
-        check_inside(name, self._repo)
+        check_inside(name, self.name)
         full = self._inside(name)
         cached = self._look_up(full)
         if isinstance(cached, str):
@@ -177,7 +114,7 @@ class Repository(Checkpoint):
             return None
         if self._why_offline is None:
             try:
-                return self._fetched(full, self._commit)
+                return self._fetched(full, self.commit)
             except FileNotFoundOnHub:
                 return None
             except Unreachable as failure:
@@ -194,7 +131,7 @@ class Repository(Checkpoint):
         full = self._inside(name)
         if self._why_offline is not None and self._look_up(full) is None:
             raise self._offline(full)
-        raise hub_errors.no_such_file(self._repo, self._commit, full)
+        raise hub_errors.no_such_file(self.name, self.commit, full)
 
     def weight_files(self) -> WeightFiles:
         """See :meth:`flodl.hf.source.Checkpoint.weight_files`.
@@ -203,17 +140,17 @@ class Repository(Checkpoint):
         """
         converted = self._converted()
         if converted is not None:
-            log.verbose(f"{self._repo}: using the converted weights {converted}")
+            log.verbose(f"{self.name}: using the converted weights {converted}")
             return WeightFiles((converted,))
         found = find_weights(self.file)
         if found is not None:
             return found
         if any(self._has(self._inside(name)) for name in PICKLES):
-            raise pickle_only(self._repo, self._access.revision)
+            raise pickle_only(self.name, self._access.revision)
         if self._why_offline is not None:
             raise self._offline(self._inside(WEIGHTS))
         raise FileNotFoundOnHub(
-            f"{self._repo} at {self._commit} has no weights: neither {self._inside(WEIGHTS)} nor "
+            f"{self.name} at {self.commit} has no weights: neither {self._inside(WEIGHTS)} nor "
             f"{self._inside(INDEX)}"
         )
 
@@ -235,7 +172,34 @@ class Repository(Checkpoint):
         lacking = {
             name: sizes[name] for name in sorted(names) if not self._in_cache(self._inside(name))
         }
-        return Download(self._repo, lacking, self._endpoint, self._cache_dir) if lacking else None
+        return Download(self.name, lacking, self._endpoint, self._cache_dir) if lacking else None
+
+    def headers(self) -> list[Mapping[str, Any]] | None:
+        """The tensors of each weight file, described by its header alone.
+
+        None without a connection, and if the repository has only pickle files.
+
+        Raises:
+            CheckpointFormatError: A header is broken.
+            HubError: The Hub gave an error, or cannot be reached.
+        """
+        if self._why_offline is not None:
+            return None
+        api = self._hub.HfApi(token=self._access.token, library_name="flodl")
+        errors = self._hub.errors
+        try:
+            told = api.get_safetensors_metadata(self.name, revision=self.commit)
+        except errors.NotASafetensorsRepoError:
+            return None
+        # Besides its own error, the errors that its parser raises for a header of another form.
+        except (errors.SafetensorsParsingError, AttributeError, TypeError, RecursionError):
+            raise CheckpointFormatError(f"{self.name}: {WEIGHTS} has no sound header") from None
+        except Exception as error:
+            failure = self._translated(error, WEIGHTS)
+            if isinstance(failure, Unreachable):
+                failure = self._offline(WEIGHTS)
+            raise failure from None
+        return [header.tensors for header in told.files_metadata.values()]
 
     def _inside(self, name: str) -> str:
         folder = self._access.subfolder.rstrip("/")
@@ -291,7 +255,7 @@ class Repository(Checkpoint):
             raise Unreachable("the endpoint is not a Hugging Face Hub: no X-Repo-Commit")
         if not _COMMIT.fullmatch(commit):
             raise HubError(
-                f"{self._endpoint} returned an invalid commit for {self._repo}: {commit!r}"
+                f"{self._endpoint} returned an invalid commit for {self.name}: {commit!r}"
             )
         return str(commit)
 
@@ -306,7 +270,7 @@ class Repository(Checkpoint):
     # Reading the cache
 
     def _repo_cache(self) -> Path:
-        return Path(self._cache_dir) / ("models--" + self._repo.replace("/", "--"))
+        return Path(self._cache_dir) / ("models--" + self.name.replace("/", "--"))
 
     def _cached_commit(self) -> str | None:
         """The commit that the revision had when the Hub was last asked."""
@@ -327,7 +291,7 @@ class Repository(Checkpoint):
     def _look_up(self, full: str) -> str | object | None:
         """The cached path; None if unknown; another object if the file is known not to exist."""
         known: str | object | None = self._hub.try_to_load_from_cache(
-            self._repo, full, cache_dir=self._cache_dir, revision=self._commit
+            self.name, full, cache_dir=self._cache_dir, revision=self.commit
         )
         return known
 
@@ -335,11 +299,11 @@ class Repository(Checkpoint):
         return isinstance(self._look_up(full), str)
 
     def _converted(self) -> Path | None:
-        commits: list[str | None] = [self._commit]
+        commits: list[str | None] = [self.commit]
         if self._revision == _DEFAULT_BRANCH:
             commits.append(None)
         for commit in commits:
-            path = converted_file(self._repo, commit, self._access.subfolder)
+            path = converted_file(self.name, commit, self._access.subfolder)
             if path.is_file():
                 return path
         return None
@@ -347,7 +311,7 @@ class Repository(Checkpoint):
     # Requests to the Hub
 
     def _metadata(self, full: str, revision: str) -> Any:
-        url = self._hub.hf_hub_url(self._repo, full, revision=revision)
+        url = self._hub.hf_hub_url(self.name, full, revision=revision)
         return self._hub.get_hf_file_metadata(url, token=self._access.token, library_name="flodl")
 
     def _sizes(self) -> dict[str, int]:
@@ -356,7 +320,7 @@ class Repository(Checkpoint):
         folder = self._access.subfolder.rstrip("/")
         try:
             tree = api.list_repo_tree(
-                self._repo, folder or None, recursive=True, revision=self._commit
+                self.name, folder or None, recursive=True, revision=self.commit
             )
             files = {one.path: one.size for one in tree if hasattr(one, "size")}
         except Exception as error:
@@ -374,7 +338,7 @@ class Repository(Checkpoint):
         if self._why_offline is not None:
             return False
         try:
-            self._metadata(full, self._commit)
+            self._metadata(full, self.commit)
         except Exception as error:
             failure = self._translated(error, full)
             if isinstance(failure, FileNotFoundOnHub):
@@ -388,7 +352,7 @@ class Repository(Checkpoint):
     def _fetched(self, full: str, revision: str) -> Path:
         try:
             path = self._hub.hf_hub_download(
-                self._repo,
+                self.name,
                 full,
                 revision=revision,
                 cache_dir=self._cache_dir,
@@ -402,7 +366,7 @@ class Repository(Checkpoint):
     # Errors and warnings
 
     def _translated(self, error: Exception, full: str) -> Exception:
-        where = hub_errors.Asked(self._repo, self._revision, full, self._endpoint, self._cache_dir)
+        where = hub_errors.Asked(self.name, self._revision, full, self._endpoint, self._cache_dir)
         return hub_errors.translated(error, where)
 
     def _silent(self, failure: Unreachable) -> str:
@@ -410,7 +374,7 @@ class Repository(Checkpoint):
 
     def _warn(self, failure: Unreachable, commit: str) -> None:
         log.warning(
-            f"{self._repo}: {self._silent(failure)}; using the cached commit {commit} of "
+            f"{self.name}: {self._silent(failure)}; using the cached commit {commit} of "
             f"{self._revision}"
         )
 
@@ -419,12 +383,12 @@ class Repository(Checkpoint):
         self._why_offline = self._silent(failure)
         if not self._had_snapshot:
             raise self._offline(full) from None
-        self._warn(failure, self._commit)
+        self._warn(failure, self.commit)
 
     def _offline(self, full: str) -> HubOffline:
         return HubOffline(
-            f"{self._repo} ({self._revision}): {full} is not in the cache {self._cache_dir}, and "
-            f"{self._why_offline}. Fetch it once with a connection: hf download {self._repo}"
+            f"{self.name} ({self._revision}): {full} is not in the cache {self._cache_dir}, and "
+            f"{self._why_offline}. Fetch it once with a connection: hf download {self.name}"
         )
 
 

@@ -16,28 +16,23 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from flodl.checkpoint.header import StoredTensor, described
-from flodl.hf import hub_errors
 from flodl.hf.build import build
 from flodl.hf.errors import (
     CheckpointFormatError,
     CheckpointMismatchError,
-    FileNotFoundOnHub,
     HubError,
-    HubOffline,
-    need,
 )
 from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import saved_head
-from flodl.hf.hub import locate
+from flodl.hf.hub import Repository
 from flodl.hf.opening import with_head
 from flodl.hf.source import (
     CONFIG,
-    INDEX,
     WEIGHTS,
     Access,
     Checkpoint,
+    locate,
     read_text,
-    shard_names,
 )
 from flodl.hf.weights.fill import match
 from flodl.hf.weights.keys import keys_have_pooler, slots_of
@@ -138,12 +133,12 @@ class Inspection:
         )
 
 
-def inspect_checkpoint(src: str | Path, access: Access | None = None) -> Inspection:
+def inspect_checkpoint(src: str | Path, revision: str | None = None) -> Inspection:
     """Describe the content of a checkpoint.
 
     Args:
         src: A repository or directory.
-        access: How to reach a repository.
+        revision: Branch, tag or commit of a repository.
 
     Raises:
         ConfigError: Its configuration describes no model that flodl has.
@@ -152,11 +147,10 @@ def inspect_checkpoint(src: str | Path, access: Access | None = None) -> Inspect
         HubError: It cannot be reached.
         FileNotFoundError: The directory does not exist, or it has no weights.
     """
-    access = access or Access()
-    checkpoint = locate(src, access)
+    checkpoint = locate(src, Access(revision=revision))
     text = read_text(checkpoint.require(CONFIG))
     config = AutoConfig.from_json_str(text, origin=f"{checkpoint.name}/{CONFIG}")
-    stored, files = _headers(checkpoint, access)
+    stored, files = _headers(checkpoint)
     tensors = stored.tensors
     kind = saved_head(config)
     found = with_head(config, kind, tensors)
@@ -201,7 +195,7 @@ def compare_keys(graph: nn.Module, config: EncoderConfig, stored: Stored) -> Key
     )
 
 
-# Headers
+# --- Headers -------------------------------------------------------------------------------------
 
 
 @final
@@ -219,81 +213,17 @@ class _Described:
         raise HubError(f"of {self.where} only the headers were fetched, not {', '.join(keys)}")
 
 
-def _headers(checkpoint: Checkpoint, access: Access) -> tuple[Stored, int]:
+def _headers(checkpoint: Checkpoint) -> tuple[Stored, int]:
     """The headers of all weight files, and the number of files."""
-    if not checkpoint.is_local:
-        try:
-            there = Access(
-                revision=checkpoint.commit,
-                cache_dir=access.cache_dir,
-                local_files_only=True,
-                subfolder=access.subfolder,
-            )
-            weights = locate(checkpoint.name, there).weight_files()
-        except HubOffline:
-            return _fetched(checkpoint, access)
-    else:
+    told = checkpoint.headers() if isinstance(checkpoint, Repository) else None
+    if told is None:
         weights = checkpoint.weight_files()
-    return StoredFiles(weights), len(weights.files)
-
-
-def _fetched(checkpoint: Checkpoint, access: Access) -> tuple[Stored, int]:
-    """The headers of files that exist on the Hub only."""
-    try:
-        tensors = _fetched_header(checkpoint, access, WEIGHTS)
-        return _Described(checkpoint.name, tensors), 1
-    except FileNotFoundOnHub:
-        index = checkpoint.file(INDEX)
-    if index is None:
-        weights = checkpoint.weight_files()  # raises an error that says what is there instead
         return StoredFiles(weights), len(weights.files)
-    shards = shard_names(index)
-    merged: dict[str, StoredTensor] = {}
-    for name in shards:
-        merged |= _fetched_header(checkpoint, access, name)
-    return _Described(checkpoint.name, merged), len(shards)
-
-
-def _fetched_header(checkpoint: Checkpoint, access: Access, name: str) -> dict[str, StoredTensor]:
-    hub = need("huggingface_hub")
-    folder = access.subfolder.rstrip("/")
-    full = f"{folder}/{name}" if folder else name
+    tensors = {}
     try:
-        header = hub.HfApi().parse_safetensors_file_metadata(
-            checkpoint.name, full, revision=checkpoint.commit, token=access.token
-        )
-    # Besides its own error, the errors that its parser raises for a header of another form.
-    except (
-        hub.errors.SafetensorsParsingError,
-        AttributeError,
-        TypeError,
-        RecursionError,
-    ):
-        raise _unsound(checkpoint, full) from None
-    except Exception as error:
-        raise _translated(error, checkpoint, full) from None
-    try:
-        return {key: _checked(key, one) for key, one in header.tensors.items()}
+        for key, one in (pair for header in told for pair in header.items()):
+            fields = {"dtype": one.dtype, "shape": one.shape, "data_offsets": [*one.data_offsets]}
+            tensors[key] = described(key, fields)
     except (TypeError, ValueError):
-        raise _unsound(checkpoint, full) from None
-
-
-def _checked(key: str, one: Any) -> StoredTensor:
-    """The description of a tensor by the Hub's library, checked like one of a local file."""
-    offsets = list(one.data_offsets)
-    return described(key, {"dtype": one.dtype, "shape": one.shape, "data_offsets": offsets})
-
-
-def _unsound(checkpoint: Checkpoint, full: str) -> CheckpointFormatError:
-    return CheckpointFormatError(f"{checkpoint.name}: {full} has no sound header")
-
-
-def _translated(error: Exception, checkpoint: Checkpoint, full: str) -> Exception:
-    settings = need("huggingface_hub.constants")
-    endpoint = hub_errors.without_credentials(settings.ENDPOINT)
-    commit = checkpoint.commit or ""
-    asked = hub_errors.Asked(checkpoint.name, commit, full, endpoint, settings.HF_HUB_CACHE)
-    failure = hub_errors.translated(error, asked)
-    if isinstance(failure, hub_errors.Unreachable):
-        return HubOffline(f"{checkpoint.name}: {full} is not in the cache, and {failure}")
-    return failure
+        raise CheckpointFormatError(f"{checkpoint.name}: {WEIGHTS} has no sound header") from None
+    return _Described(checkpoint.name, tensors), len(told)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from flodl.hf.head_kind import HeadKind
 
@@ -27,9 +22,6 @@ FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta", "albert", "deberta-v
 """The families in the order of the grid."""
 HEADS = tuple(kind.value for kind in HeadKind)
 """The heads in the order of the grid."""
-
-_ALSO_CALLED = {"tokencls": "tokcls"}
-_ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,32 +101,6 @@ def all_cells() -> tuple[Cell, ...]:
     return tuple(Cell(**fields) for fields in json.loads(text)["cells"])
 
 
-def cells_named(name: str) -> tuple[Cell, ...]:
-    """The cells that a name means.
-
-    Args:
-        name: ``bert``, ``bert-seqcls``, ``bert-tokcls`` (or ``-tokencls``), ``bert-qa``,
-            ``bert-mlm``, or ``all``.
-
-    Raises:
-        ValueError: The name means no cell.
-    """
-    cells = all_cells()
-    if name == _ALL:
-        return cells
-    known = name
-    for spelling, head in _ALSO_CALLED.items():
-        known = known.removesuffix(spelling) + head if known.endswith(f"-{spelling}") else known
-    chosen = tuple(cell for cell in cells if cell.name == known)
-    if not chosen:
-        heads = ", ".join(f"-{head}" for head in HEADS if head != HeadKind.BASE)
-        raise ValueError(
-            f"there is no cell {name}: use {_ALL}, or one of {', '.join(FAMILIES)}, alone or "
-            f"followed by {heads}"
-        )
-    return chosen
-
-
 def verify_matrix(
     *,
     families: Sequence[str] = FAMILIES,
@@ -142,7 +108,6 @@ def verify_matrix(
     synthetic: bool = False,
     staging: Path | None = None,
     keep: bool = False,
-    jobs: int = 1,
     progress: Callable[[str], None] | None = None,
 ) -> Grid:
     """Export and verify a model of every chosen cell; a failed cell does not stop the others.
@@ -153,7 +118,6 @@ def verify_matrix(
         synthetic: Make small random models instead of downloading those of the Hub.
         staging: Folder for the exports; a temporary one by default.
         keep: Keep the exports there.
-        jobs: Number of cells to run at the same time.
         progress: Called with each cell when it is done.
 
     Raises:
@@ -168,62 +132,12 @@ def verify_matrix(
         if not keep:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         results = []
-        for result in _results(cells, folder, stack, synthetic=synthetic, jobs=jobs):
+        for cell in cells:
+            result = _run(cell, folder=folder, synthetic=synthetic)
             results.append(result)
             if progress is not None:
                 progress(f"{result.cell.name}: {_told(result)}")
         return Grid(tuple(results))
-
-
-def _results(
-    cells: Sequence[Cell], folder: Path, stack: ExitStack, *, synthetic: bool, jobs: int
-) -> Iterator[Result]:
-    """The results in the order of the cells, each as soon as it is available."""
-    run = partial(_run, folder=folder, synthetic=synthetic)
-    if jobs == 1:
-        return map(run, cells)
-    workers = stack.enter_context(_Workers(run, jobs))
-    return stack.enter_context(ThreadPoolExecutor(jobs)).map(workers.run, cells)
-
-
-class _Workers:
-    """Processes that run cells, because the reference sets global state while it loads a model.
-
-    Each process has its own pool: if the system kills a process, only its cell is lost, and it is
-    known which cell that was.
-    """
-
-    def __init__(self, run: Callable[[Cell], Result], count: int) -> None:
-        self._run = run
-        self._idle: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
-        self._all: list[ProcessPoolExecutor] = []
-        for _ in range(count):
-            self._start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self._all:
-            worker.shutdown()
-
-    def run(self, cell: Cell) -> Result:
-        """Run a cell in an idle process."""
-        worker = self._idle.get()
-        began = time.perf_counter()
-        try:
-            result = worker.submit(self._run, cell).result()
-        except BrokenProcessPool:
-            self._start()
-            reason = "its process was killed, perhaps for want of memory: try fewer --jobs"
-            return Result(cell, False, time.perf_counter() - began, reason)
-        self._idle.put(worker)
-        return result
-
-    def _start(self) -> None:
-        worker = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-        self._all.append(worker)
-        self._idle.put(worker)
 
 
 def _folder(staging: Path | None, *, keep: bool) -> Path:

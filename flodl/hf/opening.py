@@ -29,10 +29,9 @@ from flodl.hf.config_fields import LABEL_FIELDS, Labels
 from flodl.hf.errors import ConfigError, FileNotFoundOnHub
 from flodl.hf.families import AutoConfig, family_of
 from flodl.hf.families.deberta import DebertaV2Config
-from flodl.hf.head_kind import HeadKind, class_name, saved_head
-from flodl.hf.hub import locate
+from flodl.hf.head_kind import HeadKind, saved_head
 from flodl.hf.layers.attention import check_attention
-from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint
+from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint, locate
 from flodl.hf.text.call_options import check_options
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from flodl.hf.weights.fill import HeadInit, LoadReport, fill
@@ -284,11 +283,11 @@ def with_head(
     Raises:
         ConfigError: Labels or head of the configuration contradict each other.
     """
-    fields: dict[str, Any] = {"architectures": (class_name(config, kind),)}
+    fields: dict[str, Any] = {"architectures": (config.class_name(kind),)}
     if kind.labelled:
         last = tensors.get(_CLASSIFIERS[0]) or tensors.get(_CLASSIFIERS[1])
         rows = last.shape[0] if last and last.shape and not new_head else None
-        fields["id2label"] = config.labels_for(rows)
+        fields["_names"] = config.labels_for(rows)
     config = config.replace(**fields)
     if kind is HeadKind.MLM and isinstance(config, DebertaV2Config):
         config = config.for_masked_lm(legacy=_has_older_decoder(config, tensors))
@@ -358,11 +357,14 @@ def settled(
         if name in _REFUSED:
             raise TypeError(f"{method}() takes no argument {name!r}: {_REFUSED[name]}")
         found[name] = value
-    _settle_dtype(found)
-    check_attention(found.pop("attn_implementation", None))
+    if not found.keys().isdisjoint(("dtype", "torch_dtype")):
+        _settle_dtype(found)
+    if "attn_implementation" in found:
+        check_attention(found.pop("attn_implementation"))
     if found.pop("ignore_mismatched_sizes", False):
         found["head_init"] = "replace"
-    check_options(found, known, method, otherwise)
+    if found:
+        check_options(found, known, method, otherwise)
     if found.get("device") is not None:
         found["device"] = select_device(found["device"])  # refuse it before any download
     return found

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from flodl.graph import Graph
 from flodl.hf.families import AutoConfig, EncoderConfig
-from flodl.hf.head_kind import HeadKind, class_name
+from flodl.hf.head_kind import HeadKind
 from flodl.hf.layers.attention import check_attention
 from flodl.hf.layers.encoder import RecomputedLayer
 from flodl.hf.model_call import Arguments, ModelOutput, decoder_of, put_word_table, word_table_of
@@ -101,7 +101,13 @@ class PretrainedModel(nn.Module):
             CLASSES.setdefault((config.model_type, cls.kind), cls)
 
     def __init__(self, config: EncoderConfig, graph: Graph | None = None) -> None:
-        _check_config(type(self), config)
+        family = type(self).config_class
+        if not isinstance(config, family):
+            name = type(self).__name__
+            raise TypeError(
+                f"{name} is made of a {family.__name__}, got {type(config).__name__}: use "
+                f"{name}.from_pretrained(source) for a checkpoint"
+            )
         super().__init__()
         if graph is None:
             config, graph = self._drawn(config)
@@ -407,7 +413,7 @@ class PretrainedModel(nn.Module):
         config = self.config
         return save_model(
             self._graph,
-            config.replace(architectures=(class_name(config, self.kind),)),
+            config.replace(architectures=(config.class_name(self.kind),)),
             Path(directory),
             tokenizer=self.tokenizer,
             force=force,
@@ -423,12 +429,3 @@ def _fields_set_since(described: str | None, config: EncoderConfig) -> dict[str,
     before = {} if described is None else json.loads(described)
     after = config.source
     return {name: value for name, value in after.items() if before.get(name) != value}
-
-
-def _check_config(cls: type[PretrainedModel], config: object) -> None:
-    """Say how models are made to those who call a class with something else."""
-    if not isinstance(config, cls.config_class):
-        raise TypeError(
-            f"{cls.__name__} is made of a {cls.config_class.__name__}, got "
-            f"{type(config).__name__}: use {cls.__name__}.from_pretrained(source) for a checkpoint"
-        )

@@ -9,18 +9,14 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fdl.base import output
 from fdl.base.terminal import Questions
 from fdl.base.units import size_text
 from flodl.hf.errors import HubOffline, PickleOnlyError
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.hub import PICKLED, SENTENCE_FILES, locate
-from flodl.hf.source import COMPANIONS, Access, Checkpoint
-
-if TYPE_CHECKING:
-    from flodl.hf.hub import Repository
+from flodl.hf.hub import PICKLED, SENTENCE_FILES, Repository
+from flodl.hf.source import COMPANIONS, Access, locate
 
 TINY = "tiny"
 """Typed instead of a repository: a tiny model with random weights, made in the project."""
@@ -89,8 +85,8 @@ def announce(
     """
     if Path(src).is_file():
         return
-    repository = _on_hub(locate(src, access))
-    if repository is None:
+    repository = locate(src, access)
+    if not isinstance(repository, Repository):
         return
     more = COMPANIONS if companions else ()
     download = repository.download(pickles=pickles, tokenizer=False, more=more)
@@ -98,21 +94,12 @@ def announce(
         output.note(download.as_text())
 
 
-def _on_hub(checkpoint: Checkpoint) -> Repository | None:
-    """The same checkpoint if it is a repository; None for a directory."""
-    if checkpoint.is_local:
-        return None
-    from flodl.hf.hub import Repository
-
-    return checkpoint if isinstance(checkpoint, Repository) else None
-
-
 def _fetch(src: str, *, sentences: bool) -> None:
     """Download the weights of a model, and convert them if the user agrees."""
     checkpoint = locate(src)
-    repository = _on_hub(checkpoint)
-    more = SENTENCE_FILES if sentences else ()
-    download = None if repository is None else repository.download(more=more)
+    more, download = SENTENCE_FILES if sentences else (), None
+    if isinstance(checkpoint, Repository):
+        download = checkpoint.download(more=more)
     pickled = download is not None and any(name in PICKLED for name in download.sizes)
     if download is not None and not pickled:
         output.note(download.as_text())

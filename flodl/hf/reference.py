@@ -19,7 +19,7 @@ from flodl.hf.batch_encoding import BatchEncoding
 from flodl.hf.encoder_model import backbone_outputs
 from flodl.hf.errors import need
 from flodl.hf.families import EncoderConfig
-from flodl.hf.head_kind import HeadKind, class_name
+from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import IGNORED
 from flodl.hf.task_heads import inputs_of
 
@@ -169,7 +169,7 @@ def make_synthetic(config: EncoderConfig, kind: HeadKind, folder: Path, name: st
     """
     package = transformers()
     folder.mkdir(parents=True, exist_ok=True)
-    architecture = class_name(config, kind)
+    architecture = config.class_name(kind)
     (folder / "config.json").write_text(
         config.replace(architectures=(architecture,)).to_json_string()
     )
@@ -296,8 +296,3 @@ def loss_differences(
             found[cell.name] = float((ours - theirs).abs())
     reference.config.problem_type = before
     return found
-
-
-def losses_as_text(losses: Mapping[str, float]) -> str:
-    """The largest difference, as text for one line; empty without losses."""
-    return f"  loss {max(losses.values()):.2e}" if losses else ""

@@ -25,6 +25,7 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
+_REPO_ID = re.compile(r"(?=.{1,96}\Z)(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -76,19 +77,17 @@ class WeightFiles:
 
 
 class Checkpoint(Protocol):
-    """The files of one checkpoint; on the Hub, all of one commit."""
+    """The files of one checkpoint; on the Hub, all of one commit.
 
-    @property
-    def name(self) -> str:
-        """The repository, ``owner/name``, or the directory."""
+    Attributes:
+        name: The repository, ``owner/name``, or the directory.
+        commit: The commit of all files; None for a directory.
+        is_local: Whether the checkpoint is a directory.
+    """
 
-    @property
-    def commit(self) -> str | None:
-        """The commit of all files; None for a directory."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the checkpoint is a directory."""
+    name: str
+    commit: str | None
+    is_local: bool
 
     def file(self, name: str) -> Path | None:
         """The local path of a file, downloaded if needed; None if the source has no such file.
@@ -143,31 +142,20 @@ def path_is(kind: Callable[[Path], bool], path: Path) -> bool:
 
 @final
 class Directory(Checkpoint):
-    """A checkpoint in a directory on this machine."""
+    """A checkpoint in a directory on this machine; it has no commits."""
+
+    commit = None
+    is_local = True
 
     def __init__(self, path: Path, subfolder: str = "") -> None:
         self._root = path / subfolder
+        self.name = str(self._root)
         if not self._root.is_dir():
             missing = f"subfolder {subfolder!r} in {path}" if subfolder else f"directory {path}"
             raise FileNotFoundError(f"there is no {missing}")
 
     def __repr__(self) -> str:
         return f"Directory({str(self._root)!r})"
-
-    @property
-    def name(self) -> str:
-        """The directory, with its subfolder."""
-        return str(self._root)
-
-    @property
-    def commit(self) -> None:
-        """None, because a directory has no commits."""
-        return
-
-    @property
-    def is_local(self) -> bool:
-        """True."""
-        return True
 
     def file(self, name: str) -> Path | None:
         """See :meth:`Checkpoint.file`."""
@@ -190,6 +178,47 @@ class Directory(Checkpoint):
         if any(self._root.glob("pytorch_model*.bin")):
             raise pickle_only(self.name)
         raise FileNotFoundError(f"{self.name} has no weights: neither {WEIGHTS} nor {INDEX}")
+
+
+def locate(src: str | os.PathLike[str], access: Access | None = None) -> Checkpoint:
+    """Find a checkpoint.
+
+    An existing directory is used as it is. Otherwise a string like ``name`` or ``owner/name`` is a
+    repository on the Hub, and its commit is resolved now. A string that can only be a path is not
+    looked up on the network.
+
+    Args:
+        src: Directory or repository.
+        access: How to reach the repository.
+
+    Raises:
+        FileNotFoundError: The path does not exist.
+        NotADirectoryError: The path is a file.
+        HubError: The repository or revision does not exist, or cannot be reached.
+        MissingDependencyError: It is a repository, and huggingface_hub is not installed.
+    """
+    access = access or Access()
+    path = Path(src)
+    with suppress(RuntimeError):  # ~user without a home directory
+        path = path.expanduser()
+    if os.fspath(src) and path_is(Path.is_dir, path):
+        return Directory(path, access.subfolder)
+    if path_is(Path.is_file, path):
+        raise NotADirectoryError(
+            f"{path} is a file: give the directory that holds {CONFIG} and the weights, "
+            f"probably {path.parent}"
+        )
+    if not isinstance(src, str) or not _REPO_ID.fullmatch(src):
+        hint = (
+            "; of an address, give only the repository: owner/name"
+            if "://" in os.fspath(src)
+            else "; a repository of the Hub is written owner/name"
+        )
+        raise FileNotFoundError(f"there is no directory {os.fspath(src)!r}{hint}")
+    # Imported here, because a directory needs nothing of it.
+    from flodl.hf.hub import Repository
+
+    return Repository(src, access)
 
 
 def find_weights(file: Callable[[str], Path | None]) -> WeightFiles | None:

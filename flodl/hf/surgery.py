@@ -166,7 +166,7 @@ def _put_config(graph: Graph, config: EncoderConfig | None) -> None:
 def _encoder_of(graph: Graph, part: Graph) -> Graph:
     """A model without a head, with the weights of an encoder."""
     config = AutoConfig.from_json_str(str(graph.source_config))
-    config = config.replace(architectures=(config.base_class_name,))
+    config = config.replace(architectures=(config.class_name(HeadKind.BASE),))
     model = build(config, HeadKind.BASE, pooler="pooler" in part._modules)
     state = {name: value.detach().clone() for name, value in part.state_dict().items()}
     different = set(state).symmetric_difference(model.state_dict())

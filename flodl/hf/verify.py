@@ -17,7 +17,6 @@ from flodl.hf.errors import CheckpointMismatchError
 from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION
 from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import HeadKind, named_head
-from flodl.hf.hub import locate
 from flodl.hf.opening import Opened
 from flodl.hf.reference import (
     LOSS_TOLERANCE,
@@ -36,6 +35,7 @@ from flodl.hf.source import (
     Access,
     Checkpoint,
     Directory,
+    locate,
     read_text,
 )
 from flodl.hf.task_heads import inputs_of
@@ -221,7 +221,7 @@ def _compare_shapes(
 
 
 def _name(config: EncoderConfig) -> str:
-    return config.architectures[0] if config.architectures else config.base_class_name
+    return config.architectures[0] if config.architectures else config.class_name(HeadKind.BASE)
 
 
 def _reload(directory: Path) -> str:

@@ -22,7 +22,6 @@ from flodl.monitor.media import (
 )
 from flodl.monitor.mlflow import MlflowSink as MlflowSink
 from flodl.monitor.monitor import Monitor as Monitor
-from flodl.monitor.page_files import PageFilesSink as PageFilesSink
 from flodl.monitor.records import (
     BestEpoch as BestEpoch,
     EpochMetrics as EpochMetrics,
@@ -33,6 +32,7 @@ from flodl.monitor.records import (
     RankSummary as RankSummary,
     RunInfo as RunInfo,
     Status as Status,
+    StepProgress as StepProgress,
     StepSeries as StepSeries,
 )
 from flodl.monitor.report import HtmlSink as HtmlSink
@@ -41,6 +41,7 @@ from flodl.monitor.resources import (
     ResourceSample as ResourceSample,
     ResourceSampler as ResourceSampler,
 )
+from flodl.monitor.server import PageFilesSink as PageFilesSink
 from flodl.monitor.sink_delivery import Delivery as Delivery
 from flodl.monitor.sinks import (
     CsvSink as CsvSink,
@@ -49,7 +50,6 @@ from flodl.monitor.sinks import (
     TerminalSink as TerminalSink,
 )
 from flodl.monitor.step_files import StepFilesSink as StepFilesSink
-from flodl.monitor.step_progress import StepProgress as StepProgress
 from flodl.monitor.tensorboard import TensorBoardSink as TensorBoardSink
 from flodl.monitor.timeline import Timeline as Timeline, merge_timelines as merge_timelines
 from flodl.monitor.timeline_records import (

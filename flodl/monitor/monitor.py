@@ -27,25 +27,25 @@ from flodl.monitor.media.store import KEPT
 from flodl.monitor.metadata import read_metadata
 from flodl.monitor.metrics import MetricSource, metric_pairs
 from flodl.monitor.notebook import Frame, summary
-from flodl.monitor.page_files import PageFilesSink
 from flodl.monitor.records import (
     STATUSES,
     BestEpoch,
     EpochMetrics,
     EpochRecord,
     Finish,
+    Phase,
     RunInfo,
     Status,
+    StepProgress,
     StepSeries,
 )
 from flodl.monitor.report import HtmlSink
+from flodl.monitor.sampling import LoadAverage
 from flodl.monitor.series import SeriesStore
-from flodl.monitor.server import LiveServer, check_port
+from flodl.monitor.server import LiveServer, PageFilesSink, check_port
 from flodl.monitor.sink_delivery import Delivery
 from flodl.monitor.sinks import CsvSink, LogSink, Sink, TerminalSink
 from flodl.monitor.step_files import StepFilesSink
-from flodl.monitor.step_progress import Phase, StepProgress
-from flodl.monitor.system_load import LoadAverage
 
 _FLUSH_TIMEOUT = 10.0
 

@@ -11,12 +11,18 @@ from typing import final
 
 from fdl.base import page_assets
 from fdl.base.files import replace_text
-from flodl.monitor.media.embed import BUDGET, embedded
 from flodl.monitor.media.records import MediaRecord
-from flodl.monitor.media.store import KEPT, MediaStore
-from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries, finite, to_json
+from flodl.monitor.media.store import BUDGET, KEPT, MediaStore, embedded
+from flodl.monitor.records import (
+    EpochRecord,
+    Finish,
+    RunInfo,
+    StepProgress,
+    StepSeries,
+    finite,
+    to_json,
+)
 from flodl.monitor.series import SeriesStore
-from flodl.monitor.step_progress import StepProgress
 
 POINTS_IN_FILE = 2000
 """Points per step curve in a page saved as a file."""
@@ -89,15 +95,19 @@ class HtmlSink:
         if self._info is None:
             return
         points = min(POINTS_IN_FILE, _POINTS_IN_ALL // max(1, len(self._curves.names())))
-        curves = self._curves.snapshot(points)
-        page = _page(
-            self._info,
+        steps, seconds = self._curves.clock()
+        parts = {
+            "series": [one.as_json() for one in self._curves.snapshot(points)],
+            "clock": {"steps": steps, "seconds": seconds},
+            "progress": self._progress.as_json() if self._progress else None,
+            "ledger": {name: finite(taken) for name, taken in self._ledger.items()},
+            "written": datetime.now().astimezone().isoformat(timespec="seconds"),
+        }
+        page = page_assets.run_page(
+            self._info.as_json(),
             self._records,
-            self._finish,
-            series=curves,
-            clock=self._curves.clock(),
-            ledger=self._ledger,
-            progress=self._progress,
+            parts,
+            finish=to_json(self._finish.as_json() if self._finish else None),
             media=embedded(self._media, self._media_bytes),
         )
         replace_text(self._path, page)
@@ -116,29 +126,3 @@ class HtmlSink:
         if self._finish is not None and self._path.exists():
             self._ledger, self._finish = ledger, replace(self._finish, ledger=ledger)
             self.flush()
-
-
-def _page(
-    info: RunInfo,
-    records: Sequence[str],
-    finish: Finish | None,
-    *,
-    series: Sequence[StepSeries],
-    clock: tuple[Sequence[int], Sequence[float]],
-    ledger: Mapping[str, float],
-    progress: StepProgress | None,
-    media: str,
-) -> str:
-    """Return the page; records and media are JSON already."""
-    parts = {
-        "info": to_json(info.as_json()),
-        "records": f"[{','.join(records)}]",
-        "series": to_json([one.as_json() for one in series]),
-        "clock": to_json({"steps": clock[0], "seconds": clock[1]}),
-        "progress": to_json(progress.as_json() if progress else None),
-        "ledger": to_json({name: finite(seconds) for name, seconds in ledger.items()}),
-        "media": media,
-        "finish": to_json(finish.as_json() if finish else None),
-        "written": to_json(datetime.now().astimezone().isoformat(timespec="seconds")),
-    }
-    return page_assets.page(info.title, parts)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fdl.base.units import format_metric
 from flodl.monitor.media.classification import normalized
-from flodl.monitor.media.png import encode_png
+from flodl.monitor.media.images import encode_png
 from flodl.monitor.media.records import (
     ConfusionMatrix,
     Curve,

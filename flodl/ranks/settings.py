@@ -412,14 +412,15 @@ def settings_outside(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     Raises:
         ValueError: A variable is malformed.
     """
-    text = environ.get(SETTINGS_VARIABLE, "")
-    try:
-        section = json.loads(text) if text else {}
-        found = settings_of(section) | of_any_training(section)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{SETTINGS_VARIABLE}={text!r} in the environment is not a ddp section: {error}"
-        ) from error
+    found: dict[str, Any] = {}
+    if text := environ.get(SETTINGS_VARIABLE):
+        try:
+            section = json.loads(text)
+            found = settings_of(section) | of_any_training(section)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{SETTINGS_VARIABLE}={text!r} in the environment is not a ddp section: {error}"
+            ) from error
     simulated = simulated_ms(environ)
     return found if simulated is None else found | {"simulate_ms": simulated}
 

@@ -23,7 +23,7 @@ from flodl.ranks.settings import (
 )
 from flodl.setting import whole
 from flodl.train.observers.early_stop import EarlyStop, StopMode
-from flodl.train.observers.live_settings import LiveSetting
+from flodl.train.observers.steering import LiveSetting
 from flodl.train.plan import TrainingPlan
 from flodl.train.run.part_states import lacking
 from flodl.train.run.resume import resume_source
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from flodl.monitor.wandb import Mode
     from flodl.train.callbacks import Callback
     from flodl.train.handle import TrainerHandle
-    from flodl.train.observers.live_settings import Value
+    from flodl.train.observers.steering import Value
     from flodl.train.plan import ModelFactory, OptimizerFactory
     from flodl.train.settings.records import SinkFactory
     from flodl.train.step.base import TrainFn

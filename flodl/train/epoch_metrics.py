@@ -239,7 +239,6 @@ def epoch_metrics(
         lr: Learning rate of this rank.
         evaluated: Scalars measured on the averaged model.
     """
-    ranks = [_rank_metrics(share) for share in shares]
     alone = len(shares) == 1
     # The wall clock of rank 0, so that the metrics are the same on every rank.
     epoch_ms = shares[0].epoch_ms
@@ -248,11 +247,11 @@ def epoch_metrics(
     batches = samples = weight = 0
     loss = 0.0
     sums: dict[str, Sums] = {}
-    for share, rank in zip(shares, ranks, strict=True):
+    for share in shares:
         state = share.state
         comm_ms = min(comm_ms, state["comm_ms"])
         spent += state["comm_ms"] + state["wait_ms"]
-        batches, samples = batches + rank.batches, samples + rank.samples
+        batches, samples = batches + int(state["batches"]), samples + int(state["samples"])
         loss, weight = loss + state["losses"][0], weight + state["losses"][1]
         for name, values in state["scalars"].items():
             sums[name] = merged(sums[name], values) if name in sums else values
@@ -262,8 +261,8 @@ def epoch_metrics(
         scalars={**_observed(shares), **_values(sums), **evaluated},
         epoch_ms=epoch_ms,
         throughput=samples / epoch_ms if epoch_ms else 0.0,
-        share=[rank.batches / batches if batches else float(alone) for rank in ranks],
-        per_rank=() if alone else tuple(ranks),
+        share=[one.state["batches"] / batches if batches else float(alone) for one in shares],
+        per_rank=() if alone else tuple(map(_rank_metrics, shares)),
         comm_ms=comm_ms,
         wait_ms=spent / len(shares) - comm_ms,
         anchor=None if alone else anchor,

@@ -1,16 +1,26 @@
-"""The beginning and the end of epochs: hooks, evaluation, metrics, reports."""
+"""The beginning and the end of epochs: hooks, evaluation, metrics, reports; how a training ends."""
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, final
 
+import torch
+
+from flodl import log
+from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account
-from flodl.train.epoch_end import evaluate, model_metrics
+from flodl.nn.modes import evaluating
+from flodl.ranks.launch.interrupt import Terminated
 from flodl.train.epoch_metrics import EpochShare, device_name, epoch_metrics
 from flodl.train.observers.checkpoints import require_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor, nn
 
     from flodl.monitor import EpochMetrics
     from flodl.ranks.group import Group
@@ -19,7 +29,79 @@ if TYPE_CHECKING:
     from flodl.train.observers.stop_requests import StopRequests
     from flodl.train.plan import Worker
     from flodl.train.policies.feed import Exchanged, Feed
+    from flodl.train.run.run_directory import EndState
     from flodl.train.steps import Steps
+
+
+def model_metrics(model: nn.Module) -> dict[str, float]:
+    """End the epoch of a model that records metrics, and return them."""
+    end_epoch = getattr(model, "end_epoch", None)
+    if callable(end_epoch):
+        end_epoch()
+    latest = getattr(model, "latest_metrics", None)
+    return {name: float(value) for name, value in latest()} if callable(latest) else {}
+
+
+def evaluate(
+    eval_fn: Callable[[Any], Mapping[str, float | Tensor]],
+    model: nn.Module,
+    averaged: AbstractContextManager[None],
+    epoch: int,
+) -> dict[str, float]:
+    """Call ``eval_fn`` in eval mode, without gradients and with the averaged weights.
+
+    Raises:
+        TypeError: It did not return a mapping.
+    """
+    try:
+        with evaluating(model), torch.no_grad(), averaged:
+            values = eval_fn(model)
+            if not isinstance(values, Mapping):
+                raise TypeError(
+                    f"eval_fn returned a {type(values).__name__}; "
+                    "return a mapping such as {'accuracy': 0.9}"
+                )
+            return {str(name): float(value) for name, value in values.items()}
+    except Exception as error:
+        error.add_note(f"in eval_fn after epoch {epoch} (counted from 0)")
+        raise
+
+
+def call_back(name: str, epoch: int, callback: Callable[..., Any], *args: object) -> Any:
+    """Call a callback of the user's program; report an exception and do not raise it."""
+    try:
+        return callback(*args)
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        log.warning(
+            f"{name} failed in epoch {epoch} and training continues: "
+            f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+        )
+        log.debug(traceback.format_exc().rstrip())
+        return None
+
+
+def end_state(error: BaseException) -> EndState:
+    """Return the end state of a training that this error ends."""
+    if isinstance(error, KeyboardInterrupt | Terminated):
+        return "interrupted"
+    return "diverged" if isinstance(error, DivergedError) else "failed"
+
+
+def diverged(error: DivergedError, whereabouts: str, rate_note: str = "") -> DivergedError:
+    """Return the error with the last good checkpoint and what to change.
+
+    Args:
+        error: Says what is not finite.
+        whereabouts: Says where the last good checkpoint is.
+        rate_note: Added to the learning rate in the text.
+    """
+    return DivergedError(
+        f"{error}; {whereabouts}. Lower the learning rate{rate_note}, clip the gradients "
+        "(max_grad_norm), or look for bad values in the data",
+        epoch=error.epoch,
+        step=error.step,
+    )
 
 
 @final
@@ -63,11 +145,6 @@ class Epochs:
         self.begun, self.ended = place.epoch + (1 if place.step else 0), place.epoch
         self._comm_ms = self._wait_ms = 0.0
 
-    def spent(self, exchanged: Exchanged) -> None:
-        """Add what an exchange cost to the metrics of the epoch."""
-        self._comm_ms += exchanged.comm_ms
-        self._wait_ms += exchanged.wait_ms
-
     def settle(self) -> None:
         """Make the model the same on all ranks; collective."""
         self._comm_ms += self._feed.settle()
@@ -86,15 +163,21 @@ class Epochs:
             self._guarding.forget()
             steps.ledger.lap(Account.LOGGING)
 
-    def complete(self, *, averaged: bool) -> None:
-        """End the epochs of which every batch is trained or left out; collective."""
+    def complete(self, exchanged: Exchanged) -> None:
+        """End the epochs of which every batch is trained or left out; collective.
+
+        Args:
+            exchanged: The latest exchange; its cost counts to the next epoch that ends.
+        """
+        self._comm_ms += exchanged.comm_ms
+        self._wait_ms += exchanged.wait_ms
         if self.ended == self._feed.complete:
             return
         self.settle()
         while self.ended < self._feed.complete:
             epoch, self.ended = self.ended, self.ended + 1
             self.begin(epoch)
-            self._complete_epoch(epoch, averaged=averaged)
+            self._complete_epoch(epoch, averaged=exchanged.averaged)
             self._guarding.forget()
         self._steps.timer.begin()
 
@@ -107,7 +190,8 @@ class Epochs:
         """
         group, feed, steps = self._group, self._feed, self._steps
         checkpoints, ledger = steps.checkpoints, steps.ledger
-        checkpoints.trace.end_epoch(steps.engine.global_step)
+        if (trace := checkpoints.trace) is not None:
+            trace.end_epoch(steps.engine.global_step)
         ledger.lap(Account.LOGGING)
         if group.leads and steps.told == epoch:
             steps.reporter.end_steps()
@@ -124,13 +208,20 @@ class Epochs:
         )
         ledger.lap(Account.SYNC)
         anchor, counts = feed.counts()
+        evaluated: Mapping[str, float] = {}
+        if averaged and not feed.in_order:
+            when = f"after epoch {epoch} (counted from 0)"
+            last_step = steps.parts.loader.num_batches - 1
+            require_finite(steps.parts.model, when, epoch=epoch, step=last_step)
+        if averaged and steps.plan.eval_fn is not None:
+            evaluated = self._evaluated(steps.plan.eval_fn, epoch)
         metrics = epoch_metrics(
             epoch,
             shares,
             anchor=anchor,
             counts=counts,
             lr=float(steps.parts.optimizer.param_groups[0]["lr"]),
-            evaluated=self._evaluated(epoch) if averaged else {},
+            evaluated=evaluated,
         )
         ledger.lap(Account.EVALUATION)
         steps.hooks.call("on_epoch_end", steps.run, metrics)
@@ -142,18 +233,17 @@ class Epochs:
         ledger.lap(Account.LOGGING)
         self._stops.agree(self._peers.gather_objects(steps.run.stopped))
         steps.logs.restart_clock()
-        checkpoints.trace.resume_clock(steps.engine.global_step)
+        if trace is not None:
+            trace.resume_clock(steps.engine.global_step)
 
-    def _evaluated(self, epoch: int) -> dict[str, float]:
+    def _evaluated(
+        self, eval_fn: Callable[[Any], Mapping[str, float | Tensor]], epoch: int
+    ) -> dict[str, float]:
         """Evaluate on rank 0 and send the result to all ranks."""
         steps = self._steps
-        if not self._feed.in_order:
-            when = f"after epoch {epoch} (counted from 0)"
-            last_step = steps.parts.loader.num_batches - 1
-            require_finite(steps.parts.model, when, epoch=epoch, step=last_step)
 
         def evaluated() -> dict[str, float]:
             averaged = steps.checkpoints.averaged()
-            return evaluate(steps.plan.eval_fn, steps.parts.model, averaged, epoch)
+            return evaluate(eval_fn, steps.parts.model, averaged, epoch)
 
         return self._group.from_first(evaluated)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, final
 
 from flodl.data import IterableLoader
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from flodl.ranks.group import Group
     from flodl.train.callbacks import Rewind
-    from flodl.train.observers.guards.first_non_finite import FirstNonFinite
+    from flodl.train.observers.guards.loss_guard import FirstNonFinite
     from flodl.train.policies.feed import Feed, FeedWindow
     from flodl.train.run.resume import Start
     from flodl.train.steps import Counted, Steps
@@ -69,26 +68,21 @@ class Guarding:
 
     # --- Judging -------------------------------------------------------------------------------
 
-    @property
-    def next_step(self) -> float:
-        """Steps after which a state is kept next."""
-        return self.guard.next_step if self.guard is not None else math.inf
-
     def is_due(self) -> bool:
         """Whether a state is to be kept after the latest step; the same on all ranks."""
         return self.guard is not None and self.guard.is_due()
 
-    def ready(self, *, begins: bool) -> None:
+    def ready(self, guard: LossGuard, *, begins: bool) -> None:
         """Keep the state before a window, if there is none, or if one is due.
 
         Args:
+            guard: Keeps it.
             begins: Whether an epoch begins.
         """
-        guard = self.guard
-        if guard is not None and (guard.is_empty or self._keeps):
+        if guard.is_empty or self._keeps:
             self._keeps = False
             guard.keep(self._feed.place(0), self._counted())
-        elif guard is not None and begins:
+        elif begins:
             guard.run_clock()
 
     def look(self, *, certain: bool) -> None:
@@ -106,11 +100,6 @@ class Guarding:
             losses = self._feed.losses(self._steps.logs, wait=certain or due)
             self.guard.look(losses, certain=certain)
             self._keeps = due
-
-    def pause(self) -> None:
-        """Do not count the time from now on to the steps."""
-        if self.guard is not None:
-            self.guard.pause()
 
     def forget(self) -> None:
         """Never go back past this point: what guards would go back to is dropped."""
@@ -138,7 +127,7 @@ class Guarding:
         if self.left_out is None or not isinstance(feed, InOrderFeed):
             return
         self.left_out.pass_over(feed.epoch, batch)
-        if batch + 1 not in feed.skips:
+        if self._trace is not None and batch + 1 not in feed.skips:
             first = feed.begun_at
             self._trace.left_out(
                 feed.epoch,
@@ -148,10 +137,6 @@ class Guarding:
                 parts=steps.plan.accumulate,
                 trained=batch + 1 - first - sum(first <= one <= batch for one in feed.skips),
             )
-
-    def left_out_samples(self, epoch: int) -> int:
-        """Return the number of samples of an epoch that are left out."""
-        return self.left_out.samples(epoch) if self.left_out is not None else 0
 
     # --- Going back ----------------------------------------------------------------------------
 
@@ -192,7 +177,8 @@ class Guarding:
         """
         if self.guard is None:
             return None
-        self._trace.close()  # the steps that are trained again do not belong to it
+        if self._trace is not None:
+            self._trace.close()  # the steps that are trained again do not belong to it
         counted, look = self.guard.go_back_once_more(setback, self._is_left)
         self._return_to(counted)
         self.guard = None
@@ -201,10 +187,12 @@ class Guarding:
     def _counted(self) -> tuple[Any, Counted]:
         """Return everything that is counted, between two steps."""
         feed, steps = self._feed, self._steps
-        if not isinstance(feed, InOrderFeed):
-            return feed.state(), steps.counted(self._trace.steps)
-        steps.run.step = feed.done
-        return feed.state(), steps.counted(steps.engine.global_step)
+        told = steps.engine.global_step
+        if isinstance(feed, InOrderFeed):
+            steps.run.step = feed.done
+        elif self._trace is not None:
+            told = self._trace.steps
+        return feed.state(), steps.counted(told)
 
     def _return_to(self, counted: tuple[Any, Counted]) -> None:
         """Go back to the result of :meth:`_counted`; model and optimizer are there already."""

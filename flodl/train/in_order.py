@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, final
 
@@ -73,7 +74,8 @@ class InOrder:
             else:
                 self._between()
         except BaseException:
-            steps.checkpoints.trace.drain(losses)
+            if (trace := steps.checkpoints.trace) is not None:
+                trace.drain(losses)
             feed.close()
             steps.engine.present()
             raise
@@ -93,19 +95,19 @@ class InOrder:
             scalars=log.scalars,
         )
         steps.told, self._seen = feed.epoch, 0
-        steps.logs.record_losses(trace.loss_sink())
-        trace.begin_epoch(
-            feed.epoch,
-            feed.rest.order if isinstance(feed.rest, EpochIterator) else None,
-            size=batches.batch_size or 0,
-            first=feed.done,
-            step=step,
-            parts=plan.accumulate,
-        )
+        if trace is not None:
+            trace.begin_epoch(
+                feed.epoch,
+                feed.rest.order if isinstance(feed.rest, EpochIterator) else None,
+                size=batches.batch_size or 0,
+                first=feed.done,
+                step=step,
+                parts=plan.accumulate,
+            )
         steps.logs.restart_clock(self.seconds)
         steps.timer.begin()
         self.seconds = 0.0
-        feed.judged(int(log.losses.state()[1]))
+        feed.judged = int(log.losses.state()[1])
         self._plan_due(next_time)
 
     def _train_rest(self) -> None:
@@ -130,7 +132,7 @@ class InOrder:
             if first_batch.waits:
                 first_batch.look(model, batch)
                 lap(Account.SETUP)
-            if engine.global_step >= trace.next_step:
+            if trace is not None and engine.global_step >= trace.next_step:
                 trace.look(model, batch, engine.global_step)
                 lap(Account.LOGGING)
             if gradient is not None:
@@ -207,7 +209,8 @@ class InOrder:
         feed, steps, run = self._feed, self._steps, self._steps.run
         log, parts = steps.logs.of(feed.epoch), steps.parts
         self._guarding.look(certain=True)
-        self._guarding.pause()
+        if (guard := self._guarding.guard) is not None:
+            guard.pause()  # the time from now on is not that of steps
         steps.engine.present()
         steps.engine.end_epoch()
         if (scaler := steps.engine.settings.scaler) is not None:
@@ -217,7 +220,8 @@ class InOrder:
         run.loss = log.losses.latest
         self._require_finite()
         log.batches, log.samples = feed.done, parts.batches.samples_in(feed.done)
-        log.samples -= self._guarding.left_out_samples(feed.epoch)
+        if (left_out := self._guarding.left_out) is not None:
+            log.samples -= left_out.samples(feed.epoch)
 
     def _require_finite(self) -> None:
         epoch, step = self._feed.epoch, self._feed.done - 1
@@ -225,8 +229,9 @@ class InOrder:
         require_finite(self._steps.parts.model, when, epoch=epoch, step=step)
 
     def _plan_due(self, next_time: float) -> None:
-        due, steps = self._steps.due, self._steps
-        due.plan(steps.engine.global_step, next_time, self._guarding.next_step)
+        due, steps, guard = self._steps.due, self._steps, self._guarding.guard
+        kept = guard.next_step if guard is not None else math.inf
+        due.plan(steps.engine.global_step, next_time, kept)
         if any(self._stops.wishes()) or steps.checkpoints.unchecked:
             due.wake()  # they came before the plan, which must not put them off
 

@@ -8,13 +8,14 @@ begins, what an epoch is, what is due at its end, and how a training stops.
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from flodl import log
+from flodl.checkpoint.generators import set_generator_states
 from flodl.data.seeds import own_seed
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account, TimeLedger
@@ -36,12 +37,11 @@ from flodl.train.observers.stop_requests import BetweenSteps, StopRequests, end_
 from flodl.train.parts import CountedRate, timer_of_rank
 from flodl.train.plan import TrainingPlan, Worker
 from flodl.train.policies.choice import feed_of, first_schedule, shared_gradient
-from flodl.train.policies.feed import FeedParts
+from flodl.train.policies.feed import Exchanged, FeedParts
 from flodl.train.policies.in_order import InOrderFeed
 from flodl.train.run.member import Member, step_down, take_over
 from flodl.train.run.rank_state import begin
 from flodl.train.run.resume import Start, undone
-from flodl.train.saving import Saving
 from flodl.train.step import engine_of_plan
 from flodl.train.step.precision import FirstBatch
 from flodl.train.steps import DueTimes, Steps
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from flodl.ranks.planning.schedule import ScheduleConfig
     from flodl.train.observers.reporting import Reporter
     from flodl.train.parts import Assembly
-    from flodl.train.policies.feed import Exchanged, Feed, FeedWindow
+    from flodl.train.policies.feed import Feed, FeedWindow
 
 
 @final
@@ -74,10 +74,9 @@ class Loop:
         steps: Takes the steps.
         guarding: Judges the losses, and takes all ranks back after a setback.
         epochs: Begins and ends epochs.
-        saving: Saves checkpoints.
         hooks: The callbacks of the program.
         observers: What flodl itself does at the same moments, after them.
-        checkpoints: Writes the state of all ranks, their samples and the trace.
+        checkpoints: Writes the state of all ranks, their samples and the trace, and the best model.
         peers: The processes that act after the same step: ranks, or those of a sharded model.
     """
 
@@ -85,7 +84,6 @@ class Loop:
     steps: Steps
     guarding: Guarding
     epochs: Epochs
-    saving: Saving
     observers: Hooks
 
     def __init__(
@@ -123,7 +121,7 @@ class Loop:
         self.start = Start()
         self._built = len(parts.optimizer.param_groups)
         self._in_order: InOrder | None = None
-        self._closing = ExitStack()
+        self._has_steps = False
         self._tell_step = lambda: self.observers.call("on_step_end", self.run)
 
     # --- The whole training --------------------------------------------------------------------
@@ -151,35 +149,37 @@ class Loop:
         )  # fmt: skip
         start, counts, step_values = found.start, found.counts, self.reporter.step_values
         self.start, self._seconds = start, counts.seconds
-        self.rate.restore(counts.rate)
         self.history.extend(start.state.history)
-        self.ledger.load(start.state.ledger)
+        if found.continues:
+            self.rate.restore(counts.rate)
+            self.ledger.load(start.state.ledger)
         timer = timer_of_rank(plan, group)
         gradient = None
         if plan.distributed.policy is Policy.SYNC and not alone:
             gradient = shared_gradient(plan, parts, group, timer, self.stops, self.marks)
         engine = engine_of_plan(
-            plan, parts, self.rate.steered, done=counts.steps, scaler=parts.counted_scaler(),
-            ledger=self.ledger, values=step_values, reduce=gradient,
+            plan, parts, self.rate.steered, done=counts.steps, ledger=self.ledger,
+            values=step_values, reduce=gradient,
             after_step=self._tell_step if parts.average is not None else None,
         )  # fmt: skip
-        engine.adopt(start.state.engine)
+        if start.state.engine:
+            engine.adopt(start.state.engine)
         logs = EpochLogs(engine, group.device, weighted=gradient is not None or config is not None)
-        logs.load(found.logs)
         run = self.run
         run.global_step, run.epoch, run.step = counts.steps, counts.epoch, counts.step
-        self.steering.restore(start.state.acts, counts.steps, start.source)
+        if found.continues:
+            logs.load(found.logs)
+            self.steering.restore(start.state.acts, counts.steps, start.source)
         begins = group.leads and counts.local_step == start.position.step == 0
         self.checkpoints.begin(found, label)
-        logs.record_losses(self.checkpoints.trace.loss_sink())
-        self.checkpoints.trace.take_norms_of(step_values)
-        self.reporter.introduce(self.model, parts.optimizer, engine.report(), start.state.records)
-        self.reporter.follow(self.run, engine)
-        self.reporter.steer(self.steering)
+        if (trace := self.checkpoints.trace) is not None:
+            logs.record_losses(trace.take_losses)
+            trace.take_norms_of(step_values)
+        self.reporter.introduce(run, engine, start.state.records, self.steering)
         if start.generators is None and not alone:
             torch.manual_seed(own_seed(plan.seed, group.stream))
         self.steps = Steps(
-            plan=plan, parts=parts, engine=engine, logs=logs, run=self.run, hooks=self.hooks,
+            plan=plan, parts=parts, engine=engine, logs=logs, run=run, hooks=self.hooks,
             reporter=self.reporter, leads=group.leads, marks=self.marks,
             checkpoints=self.checkpoints, ledger=self.ledger, rate=self.rate, timer=timer,
             due=self._due, first_batch=FirstBatch(plan, begins=begins and not self.history),
@@ -191,23 +191,24 @@ class Loop:
                 marks=self.marks,
             )
         )  # fmt: skip
-        self._closing.callback(self._close_steps)
+        self._has_steps = True
         if start.source is not None:
             mark_begun()
         self._attend()
 
     def _attend(self) -> None:
-        """Make what attends to the steps: guards, epochs and checkpoints."""
+        """Make what attends to the steps: guards, observers and epochs."""
         group, start, feed, steps = self.group, self.start, self.feed, self.steps
         self.guarding = Guarding(group, start, feed, steps)
-        self.saving = Saving(feed, steps, self.guarding, self.steering, self.history)
-        watching = observers_of(self.plan, self.parts, self.saving, self.marks, self.reporter)
+        self.checkpoints.attend(feed, steps, self.guarding, self.steering, self.history)
+        watching = observers_of(self.plan, self.parts, self.checkpoints, self.marks, self.reporter)
         self.observers = Hooks(watching)
         self.epochs = Epochs(
             group, self.peers, feed, steps, self.guarding, self.stops, self.observers, self.history,
             self._prepare_epoch, self._worker,
         )  # fmt: skip
-        feed.attend(Member(steps, self.saving, partial(take_over, self), partial(step_down, self)))
+        if self.plan.distributed.elastic:
+            feed.attend(Member(steps, partial(take_over, self), partial(step_down, self)))
         if isinstance(feed, InOrderFeed):
             peers = None if self.peers is self.group else self.peers
             seconds = self._seconds
@@ -227,7 +228,8 @@ class Loop:
             if self.start.position.step and self.hooks.has("on_epoch_start"):
                 with undone(self.parts.parts({}), self._built):
                     self.hooks.call("on_epoch_start", self.run)
-            self.start.rewind_generators()
+            if self.start.generators is not None:  # draws since the resume have no effect
+                set_generator_states(self.start.generators)
             self.stops.agree(self.peers.gather_objects(self.run.stopped))
             self.steps.logs.restart_clock()
             yield
@@ -239,25 +241,25 @@ class Loop:
             log.msg(f"  stopped after epoch {epochs}: {self.run.stopped}")
         if self.feed.schedule is not None:
             self.checkpoints.append_samples(self.feed.schedule.position)
-        self.checkpoints.trace.finish(self.model, self.steps.engine.global_step)
-        self.checkpoints.save_final(self.history)
+        if (trace := self.checkpoints.trace) is not None:
+            trace.finish(self.model, self.steps.engine.global_step)
+        self.checkpoints.save_final()
         self.hooks.call("on_train_end", self.run)
 
     def close(self) -> None:
         """Release the engine, the loader and the files."""
         self.steering.close()
-        self._closing.close()
+        if self._has_steps:
+            self.feed.close()
+            self.reporter.tell_facts()
+            if self.checkpoints.trace is not None:
+                self.checkpoints.trace.end(self.steps.logs.current)
+            self.steps.engine.close()
         self.checkpoints.keeper.finish()
         self.parts.batches.close()
         if self.peers is not self.group:
             self.peers.close()
         self.ledger.lap(Account.LOGGING)
-
-    def _close_steps(self) -> None:
-        self.feed.close()
-        self.reporter.tell_facts(self.steps.engine.report())
-        self.checkpoints.end_trace(self.steps.logs)
-        self.steps.engine.close()
 
     # --- Windows -------------------------------------------------------------------------------
 
@@ -286,14 +288,14 @@ class Loop:
         feed, alone = self.feed, self.feed.alone
         if alone:
             self.guarding.pass_left_out()
-            self.epochs.complete(averaged=True)
+            self.epochs.complete(Exchanged())
         window: FeedWindow | None = feed.open()
         begins = window is not None and self.epochs.begun <= window.last_epoch
         if window is None or (begins and not alone and self.guarding.guard is not None):
             return None
         self._begin(window)
-        if alone:
-            self.guarding.ready(begins=begins)
+        if alone and self.guarding.guard is not None:
+            self.guarding.ready(self.guarding.guard, begins=begins)
         feed.enter(window)
         return window
 
@@ -324,7 +326,8 @@ class Loop:
                 if not feed.may_lag:
                     self._land()
                 return following
-        self._look_before_exchange()
+        if not feed.in_order:  # its steps have done it
+            self._look_before_exchange()
         self._take(feed.exchange(window, self.stops.wishes()))
         return None if self._stops_after_acts() else self._open()
 
@@ -363,11 +366,10 @@ class Loop:
         """Take in what an exchange has brought."""
         if not self.feed.in_order:
             self.ledger.lap(Account.SYNC)
-        self.epochs.spent(exchanged)
         if exchanged.wishes:
             self.stops.heed(exchanged.wishes)
         self.guarding.pass_left_out()
-        self.epochs.complete(averaged=exchanged.averaged)
+        self.epochs.complete(exchanged)
 
     def _needs_one_model(self) -> bool:
         """Whether something is due for which the ranks must have the same model."""
@@ -380,11 +382,12 @@ class Loop:
         due = feed.checkpoint_due(self.steps.engine.global_step)
         if stops or due or stops.acts:
             self.epochs.settle()
-        self._act()
+        if stops.acts and not (feed.in_order and feed.complete == self.plan.num_epochs):
+            self._act()
         if stops.interrupted_by is not None or (stops.agreed and not feed.in_order):
             return True
         if due:
-            self.saving.save()
+            self.checkpoints.save()
         return False
 
     # --- Going back ----------------------------------------------------------------------------
@@ -392,8 +395,6 @@ class Loop:
     def _look_before_exchange(self) -> None:
         """Judge what all ranks have trained, before an average mixes it."""
         feed, guarding = self.feed, self.guarding
-        if feed.in_order:
-            return  # its steps have done it
         if not feed.mixes:
             guarding.pass_left_out()
         certain = feed.mixes or feed.complete > self.epochs.ended or bool(self.stops)
@@ -475,7 +476,7 @@ class Loop:
         if stops.interrupted_by is None:
             return
         if not non_finite_parameters(self.model):
-            self.saving.save()
+            self.checkpoints.save()
         message = ""
         if self.peers.leads:
             kept = self.checkpoints.keeper.whereabouts()
@@ -487,14 +488,12 @@ class Loop:
     def _act(self) -> None:
         """Do what people asked for, while all ranks have the same model; collective."""
         feed, steps, stops = self.feed, self.steps, self.stops
-        if not stops.acts or (feed.in_order and feed.complete == self.plan.num_epochs):
-            return
         stops.acts = False
         steps.engine.present()
         if (place := feed.rate_place()) is not None:
             self.rate.steered.position = place
         self.ledger.lap(Account.LOGGING if feed.in_order else Account.SYNC)
-        between = BetweenSteps(self.peers, stops, self.saving.save_now)
+        between = BetweenSteps(self.peers, stops, self.checkpoints.save_now)
         paused = self.steering.carry_out(steps.engine.global_step, between)
         self.guarding.forget()  # going back further would undo what was asked for
         if paused:

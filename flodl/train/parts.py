@@ -16,12 +16,12 @@ from flodl.data.iterable import NOT_PROMISED, gives_batches, remedy_for
 from flodl.device import warn_of_slow_bfloat16
 from flodl.errors import DataError
 from flodl.nn.modes import begin_training
-from flodl.ranks.batch_timer import BatchTimer
+from flodl.ranks.clocks import BatchTimer
 from flodl.ranks.launch.current_group import is_first_rank
 from flodl.train.observers.ema import WeightAverage
 from flodl.train.plan import build_model, build_optimizer, optimizer_steps
 from flodl.train.run.part_states import Parts, made
-from flodl.train.settings.part_checks import (
+from flodl.train.settings.user_parts import (
     check_carried,
     check_closure,
     check_exchanged,
@@ -29,7 +29,6 @@ from flodl.train.settings.part_checks import (
     warn_of_unfinished_schedule,
 )
 from flodl.train.step.learning_rate import SteeredRate, make_schedule, set_rate
-from flodl.train.step.precision import CountedScaler
 from flodl.train.step.torch_schedule import TorchSchedule
 
 if TYPE_CHECKING:
@@ -78,10 +77,6 @@ class Assembly:
             raise DataError("data that can only be iterated has no numbers")
         return self.batches
 
-    def counted_scaler(self) -> CountedScaler | None:
-        """Return what takes the optimizer steps with the scaler of the training, if it has one."""
-        return None if self.scaler is None else CountedScaler(self.scaler, self.model)
-
     def parts(self, extra: Mapping[str, Any]) -> Parts:
         """Return the parts that a checkpoint keeps, with ``extra`` from the loop."""
         scaler: Any = self.scaler
@@ -113,7 +108,7 @@ def assemble(
         ValueError: A part does not fit the settings, or the model is sharded although each of
             ``world_size`` ranks expects a whole one.
     """
-    if is_first_rank():
+    if plan.autocast is not None and is_first_rank():
         warn_of_slow_bfloat16(plan.autocast, device)
     terminal.status("reading data")
     loader = make_loader(plan, device, (rank, world_size))
@@ -143,7 +138,8 @@ def assemble(
         torch_schedule = TorchSchedule(
             plan.lr_scheduler, optimizer, steps=known, epochs=plan.num_epochs
         )
-    warn_of_unfinished_schedule(schedule, steps)
+    if schedule is not None:
+        warn_of_unfinished_schedule(schedule, steps)
     if isinstance(loader, DataLoader):
         size = loader.batch_size
         kept = loader.num_batches * size > loader.num_samples
@@ -151,7 +147,7 @@ def assemble(
     average = WeightAverage(model, plan.ema) if plan.ema is not None else None
     return Assembly(
         model, optimizer, loader, schedule, torch_schedule, plan.scaler, average, steps,
-        made(plan.states, model),
+        made(plan.states, model) if plan.states else {},
     )  # fmt: skip
 
 

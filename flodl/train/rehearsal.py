@@ -7,7 +7,6 @@ evaluation, a callback or the checkpoint shows up after seconds. Nothing is left
 from __future__ import annotations
 
 import heapq
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,10 +26,8 @@ from flodl.monitor.ledger import Account, TimeLedger
 from flodl.monitor.records import to_json
 from flodl.ranks.settings import DdpRunConfig
 from flodl.train.callbacks import Callback, TrainingRun
-from flodl.train.gpu_memory import GpuMemory, GpuMeter, wanted
 from flodl.train.parts import make_loader
-from flodl.train.peak_memory import PeakMemory, available_bytes
-from flodl.train.run.run_records import REHEARSAL
+from flodl.train.peak_memory import GpuMemory, GpuMeter, PeakMemory, available_bytes, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -141,12 +138,6 @@ class Rehearsal:
         """Return the fields as JSON data, with the number of the format."""
         total = None if self.epoch_seconds is None else self.epoch_seconds * self.epochs
         return {"version": 1, **asdict(self), "total_seconds": total}
-
-
-def rehearsal_wanted() -> Path | None:
-    """The file for the result, if this process is to rehearse only."""
-    named = os.environ.get(REHEARSAL)
-    return Path(named) if named else None
 
 
 def rehearse_for(file: Path, plan: TrainingPlan, train: Train) -> None:

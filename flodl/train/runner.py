@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -15,16 +16,21 @@ from flodl.device import select_device, usable_gpus
 from flodl.errors import DistributedError, WorkersFailed
 from flodl.ranks.group import LocalGroup
 from flodl.ranks.launch.current_group import this_group as this_group
-from flodl.ranks.launch.launcher import JOIN_VARIABLE, detect, mark_watched
-from flodl.ranks.launch.orphans import end_with_launcher
-from flodl.train.epoch_end import end_state
+from flodl.ranks.launch.launcher import JOIN_VARIABLE, detect, end_with_launcher, mark_watched
+from flodl.train.epochs import end_state
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.plan import TrainingPlan, build_model
 from flodl.train.policies.choice import check_elastic, check_exchange, check_policy
-from flodl.train.rehearsal import rehearsal_wanted, rehearse_for
+from flodl.train.rehearsal import rehearse_for
 from flodl.train.run.loop_state import KEY
-from flodl.train.run.resume import resume_source, withdrawn_if_refused
-from flodl.train.run.resume_hint import add_hint, extend_error, extend_failure
+from flodl.train.run.resume import (
+    add_hint,
+    extend_error,
+    extend_failure,
+    resume_source,
+    withdrawn_if_refused,
+)
+from flodl.train.run.run_records import REHEARSAL
 from flodl.train.training import carry_out
 
 if TYPE_CHECKING:
@@ -44,10 +50,11 @@ def run(plan: TrainingPlan) -> TrainerHandle:
     """
     end_with_launcher(os.environ)
     mark_watched()
-    if (file := rehearsal_wanted()) is not None:
-        rehearse_for(file, plan, _alone)
+    if file := os.environ.get(REHEARSAL):
+        rehearse_for(Path(file), plan, _alone)
     launched = detect(os.environ)
-    check_exchange(plan)
+    if plan.sharded:
+        check_exchange(plan)
     if plan.distributed.elastic or os.environ.get(JOIN_VARIABLE):
         check_elastic(plan, launched)
     if launched is not None and (

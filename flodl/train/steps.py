@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from flodl.monitor.ledger import TimeLedger
-    from flodl.ranks.batch_timer import BatchTimer
+    from flodl.ranks.clocks import BatchTimer
     from flodl.ranks.ledger.ledger_format import Stretch
     from flodl.train.callbacks import Hooks, TrainingRun
     from flodl.train.epoch_metrics import EpochLog, EpochLogs
@@ -114,7 +114,7 @@ class Steps:
         gradient, trace = self.gradient, self.checkpoints.trace
         if gradient is not None:
             gradient.expect(known, samples)
-        if trace.steps >= trace.next_step:
+        if trace is not None and trace.steps >= trace.next_step:
             trace.look(self.parts.model, part.batch, trace.steps)
         try:
             engine.step(part.batch, known.losses, parts=part.parts, closes=part.closes)
@@ -123,7 +123,7 @@ class Steps:
             raise
         place = within * loader.batch_size + part.skip
         self.checkpoints.samples.trained_samples(epoch, place, part.position, part.rows)
-        if trace.is_on:
+        if trace is not None:
             trace.trained(
                 epoch, place, samples, parts=part.parts, closes=part.closes, order=loader.order
             )
@@ -143,7 +143,8 @@ class Steps:
         """Take part in a shared step without a batch on this rank."""
         self._reach(position)
         self.engine.follow()
-        self.checkpoints.trace.steps += 1
+        if (trace := self.checkpoints.trace) is not None:
+            trace.steps += 1
         self.notify(self.logs.current)
 
     def _reach(self, position: int) -> None:
@@ -176,7 +177,7 @@ class Steps:
     # --- Between two steps -----------------------------------------------------------------------
 
     def notify(self, log: EpochLog | None) -> None:
-        """Call the hooks after an optimizer step."""
+        """Call the hooks after an optimizer step; end a training that was to take no more."""
         run = self.run
         self.checkpoints.check_once()
         mark_begun()
@@ -186,10 +187,6 @@ class Steps:
             if log is not None:
                 run.loss = log.losses.latest
             self.hooks.call("on_step_end", run)
-        self.stop_at_last_step()
-
-    def stop_at_last_step(self) -> None:
-        """Ask for the end after the last step of a training that was to take only some."""
         if self.due.is_over(self.engine.global_step):
             self.run.stop(f"only {self.engine.global_step} steps were asked for")
 
@@ -216,7 +213,8 @@ class Steps:
         run = self.run
         self.logs.go_back(counted.logs)
         self.checkpoints.samples.go_back(counted.samples)
-        self.checkpoints.trace.rewind(counted.trace_steps)
+        if (trace := self.checkpoints.trace) is not None:
+            trace.rewind(counted.trace_steps)
         self.local_step, run.epoch, run.step = counted.local_step, counted.epoch, counted.step
         run.global_step = self.engine.global_step
         self.told = -1

@@ -13,9 +13,10 @@ from flodl.device import deterministic_algorithms, select_device
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import TimeLedger
 from flodl.ranks.group import LocalGroup
+from flodl.ranks.settings import Policy
 from flodl.ranks.signature import check_same, reads_files, signature
-from flodl.train.epoch_end import diverged, end_state
 from flodl.train.epoch_metrics import device_name
+from flodl.train.epochs import diverged, end_state
 from flodl.train.handle import TrainerHandle
 from flodl.train.loop import Loop
 from flodl.train.micro_batch import settled_micro_batch
@@ -23,8 +24,8 @@ from flodl.train.observers.digests import few_samples_digest
 from flodl.train.observers.epoch_observers import merge_into_run, recorded
 from flodl.train.observers.reporting import Reporter, reported
 from flodl.train.parts import Assembly, assemble
-from flodl.train.policies.choice import barrier_every, schedule_config, told_waiting, with_policy
-from flodl.train.run.resume_hint import add_hint
+from flodl.train.policies.choice import barrier_every, schedule_config, tell_waiting, with_policy
+from flodl.train.run.resume import add_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,13 +65,13 @@ def carry_out(
         recorded(_for_rank(plan, group), group) as timed,
         reported(replace(timed, timeline=None), ledger, history) as reporter,
         exact,
-        _quiet(group),
+        nullcontext() if group.leads else _quiet(group),
     ):
         if group.world_size > 1:
             reporter.tell_policy(plan.distributed.policy, reason)
         loop = _train(timed, group, reporter, ledger, history, in_order=in_order)
-        if (told := told_waiting(plan.distributed.policy, history)) is not None:
-            log.msg(f"  {told}")
+        if group.world_size > 1 and plan.distributed.policy is Policy.SYNC:
+            tell_waiting(history)
     return TrainerHandle(
         loop.model,
         history,
@@ -182,10 +183,7 @@ def _for_rank(plan: TrainingPlan, group: Group) -> TrainingPlan:
 
 @contextmanager
 def _quiet(group: Group) -> Iterator[None]:
-    """Limit ranks above 0 to warnings: rank 0 prints for all."""
-    if group.leads:
-        yield
-        return
+    """Limit a rank above 0 to warnings: rank 0 prints for all."""
     before = log.verbosity()
     if group.joins:
         log.msg("  joining the training; its first rank prints the epochs")

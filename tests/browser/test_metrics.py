@@ -179,7 +179,7 @@ def test_a_logarithmic_x_axis_gives_each_factor_of_ten_the_same_room(browser, tm
     click(browser, "#log-x")
     (loss,) = drawn(browser)
     places = {round(1 / loss["best"]["y"]): x for x, _ in loss["raw"][0][-1:]}
-    at = {epoch: browser.evaluate(f"page.charts[0].xOf({epoch})") for epoch in (1, 10, 100)}
+    at = {epoch: browser.evaluate(f"page.charts[0].scales.px({epoch})") for epoch in (1, 10, 100)}
     assert at[10] - at[1] == pytest.approx(at[100] - at[10])
     assert places[1000] - at[100] == pytest.approx(at[100] - at[10])
     assert {"1", "10", "100", "1,000"} <= set(browser.evaluate("page.charts[0].ticks"))
@@ -207,8 +207,8 @@ def test_a_logarithmic_x_axis_leaves_out_step_0_and_knows_time_but_no_time_of_da
     spoken = "document.querySelector('.plot').getAttribute('aria-valuetext')"
     assert browser.evaluate(spoken) == "Step 1, loss 0.5000"
     choose(browser, "time")
-    first, last = (browser.evaluate(f"page.charts[0].xOf({x})") for x in (3, 6))
-    assert last - first == pytest.approx(browser.evaluate("page.charts[0].xOf(12)") - last)
+    first, last = (browser.evaluate(f"page.charts[0].scales.px({x})") for x in (3, 6))
+    assert last - first == pytest.approx(browser.evaluate("page.charts[0].scales.px(12)") - last)
     choose(browser, "wall")
     assert texts(browser, "#log-x:disabled[aria-pressed=false]") == ["log x"]
     assert browser.console == []

@@ -15,17 +15,14 @@ import pytest
 
 from benchmarks.many_runs import make_runs
 from fdl.base.run_record import boot_id
-from fdl.cli.commands.runs_look import write_page
-from fdl.runs.find import search
-from fdl.runs.pages.cache import Cache
-from fdl.runs.pages.catalog import Catalog
+from fdl.runs.pages.catalog import Cache, Catalog
 from fdl.runs.pages.many import RunsPage
 from fdl.runs.pages.server import PageServer
 from tests.fdl.run_directory.trails import trail
 from tests.fdl.run_directory.where_cases import CASES, WRONG, make_three
 
 from .chromium import Browser
-from .test_report import texts, unnamed
+from .test_report import overflow, texts, unnamed
 
 HOSTILE = "</script><script>window.stolen=1</script><img src=x onerror=window.stolen=2>"
 CHART = "page.curves.chart('loss')"
@@ -90,7 +87,7 @@ def test_curves_are_overlaid_over_steps_epochs_and_time(served):
 def test_a_logarithmic_x_axis_gives_each_factor_of_ten_the_same_room(served):
     served.evaluate("document.getElementById('log-x').click()")
     served.settle()
-    at = [served.evaluate(f"{CHART}.xOf({step})") for step in (10, 100, 1000)]
+    at = [served.evaluate(f"{CHART}.scales.px({step})") for step in (10, 100, 1000)]
     assert at[2] - at[1] == pytest.approx(at[1] - at[0])
     served.evaluate(f"{CHART}.area.focus()")
     first, last = served.evaluate(f"{CHART}.range")
@@ -331,25 +328,43 @@ def test_a_run_that_trains_is_followed_without_loading_the_page_again(tmp_path, 
 
 
 @pytest.mark.parametrize(("width", "dark"), [(400, True), (1280, False), (2560, True)])
-def test_one_file_is_harmless_and_fits_every_width(tmp_path, browser, width, dark):
+def test_hostile_texts_are_harmless_and_the_page_fits_every_width(tmp_path, browser, width, dark):
     [run, _] = make_runs(tmp_path / "runs", 2, 500)
     config = {HOSTILE: {"value": HOSTILE, "origin": HOSTILE}}
     (run / "config.json").write_text(json.dumps(config))
     (run / "notes.json").write_text(json.dumps({"tags": [HOSTILE], "note": HOSTILE}))
     table = (run / "metrics.csv").read_text().replace("accuracy", f'"{HOSTILE}"')
     (run / "metrics.csv").write_text(table)
-    write_page(search([tmp_path / "runs"]), tmp_path / "page.html")
-    browser.open(tmp_path / "page.html", width=width, dark=dark)
-    browser.wait_for(DRAWN)
-    browser.evaluate("page.open(page.runs.all[1])")
-    browser.settle()
-    assert HOSTILE in " ".join(texts(browser, "#details-body td"))
-    assert browser.evaluate("window.stolen ?? null") is None
-    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert background == ("rgb(14, 17, 22)" if dark else "rgb(245, 246, 248)")
-    assert browser.requests == [(tmp_path / "page.html").as_uri()], "no remote asset"
-    assert browser.console == []
+    with page_of(tmp_path / "runs", tmp_path / "cache") as url:
+        browser.open(url, width=width, dark=dark)
+        browser.wait_for(DRAWN)
+        browser.evaluate("page.open(page.runs.all[1])")
+        browser.settle()
+        assert HOSTILE in " ".join(texts(browser, "#details-body td"))
+        assert browser.evaluate("window.stolen ?? null") is None
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == ("rgb(14, 17, 22)" if dark else "rgb(245, 246, 248)")
+        assert all(one.startswith(url) for one in browser.requests), "no remote asset"
+        assert browser.console == []
+        browser.open("about:blank")
+
+
+PAPER_PIXELS = 717
+"""What A4 has between the usual margins."""
+
+
+def test_a_wide_table_of_runs_does_not_shrink_the_page_on_paper(served):
+    served.resize(PAPER_PIXELS, 900)
+    try:
+        served.call("Emulation.setEmulatedMedia", media="print")
+        served.evaluate("dispatchEvent(new Event('beforeprint'))")
+        served.settle()
+        assert len(texts(served, ".runs thead th")) == 16
+        assert len(texts(served, ".runs tbody tr[data-id]")) == 20
+        assert overflow(served) <= 0
+    finally:
+        served.call("Emulation.setEmulatedMedia", media="")
 
 
 def test_every_control_has_a_name(served):

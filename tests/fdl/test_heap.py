@@ -227,6 +227,8 @@ def test_only_programs_that_use_flodl_or_ask_keep_their_heap(project, fdl):
     assert TUNABLES in plan(fdl, "train", FDL_MEMORY="keep")
     project({"train/part/model.py": "from flodl import Graph"})
     assert TUNABLES in plan(fdl, "train")
+    project({"train/main.py": "'see part.model for more'"})  # words, and no import
+    assert TUNABLES not in plan(fdl, "train")
     project({"train/part/model.py": "", "train/fdl.yml": ENTRY + "memory: keep"})
     assert TUNABLES in plan(fdl, "train")
 

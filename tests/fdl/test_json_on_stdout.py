@@ -10,7 +10,7 @@ import pytest
 
 from fdl.cli.builtin_table import TABLE
 from fdl.cli.entry import main
-from fdl.scaffold.api_ref import scan
+from fdl.scaffold.api_ref.scan import scan
 from tests import fork_server
 from tests.rows import each_row
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
 from fdl.base import output
@@ -111,6 +112,17 @@ def test_wide_characters_line_up(stdout):
     stream = stdout(terminal=False)
     output.show(table([("学习", "1"), ("e\u0301", "10")], right=(1,)))
     assert stream.getvalue() == "学习   1\ne\u0301     10\n"
+
+
+@pytest.mark.parametrize("heads", [(), ("name", "n", "更多")])
+@pytest.mark.parametrize("text", ["–", "two  words", "a\tb", "one\ntwo", ""])
+def test_a_table_in_a_pipe_is_the_one_that_rich_draws(stdout, heads, text):
+    stdout(terminal=False)
+    rows = [("日本", "1", text), ("", "22", "x"), ("é", "", "")]
+    made = table(rows, heads, right=(1,))
+    drawn = output.drawn(headed([("Rows:", made)]))
+    made.__class__ = Table
+    assert drawn == output.drawn(headed([("Rows:", made)]))
 
 
 def test_the_last_column_is_cut_at_the_edge_of_a_terminal(stdout):

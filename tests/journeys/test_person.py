@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,9 +80,10 @@ def test_a_word_that_does_not_come_is_a_failure_with_what_came(somebody):
 
 
 def test_a_program_that_is_left_is_named_and_ended(somebody):
-    somebody.type("(setsid sleep 100 &)")
-    assert somebody.leave(0) == ["sleep 100"]
-    assert not [one for one in psutil.process_iter() if "sleep 100" in " ".join(_argv(one))]
+    left = f"sleep 100.{os.getpid()}"  # nobody else on this machine runs it
+    somebody.type(f"(setsid {left} &)")
+    assert somebody.leave(0) == [left]
+    assert not [one for one in psutil.process_iter() if left in " ".join(_argv(one))]
 
 
 def _argv(program: psutil.Process) -> list[str]:

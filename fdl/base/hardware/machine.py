@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fdl.base.files import text_of
 from fdl.base.hardware.facts import System
 
 
@@ -93,21 +94,13 @@ _CGROUP = re.compile(r"docker|containerd|kubepods|libpod|/lxc")
 def in_container(root: Path) -> bool:
     """Whether this process runs in a container."""
     return any((root / mark).exists() for mark in _MARKS) or bool(
-        _CGROUP.search(read(root / "proc/self/cgroup"))
+        _CGROUP.search(text_of(root / "proc/self/cgroup"))
     )
 
 
 def _in_wsl(root: Path) -> bool:
     """Whether the kernel is that of the Windows Subsystem for Linux."""
-    return "microsoft" in read(root / "proc/sys/kernel/osrelease").lower()
-
-
-def read(file: Path) -> str:
-    """The text of one of the kernel's files; empty if it cannot be read."""
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return "microsoft" in text_of(root / "proc/sys/kernel/osrelease").lower()
 
 
 _TOOLS = ("nvcc", "cmake", "ninja", "git", "gcc", "g++", "cc", "python3", "uv")
@@ -151,7 +144,7 @@ def _versions(environ: Mapping[str, str], patience: float) -> dict[str, str]:
 
 
 def _os(root: Path) -> str:
-    release = re.search(r'^PRETTY_NAME="?([^"\n]+)', read(root / "etc/os-release"), re.MULTILINE)
+    release = re.search(r'^PRETTY_NAME="?([^"\n]+)', text_of(root / "etc/os-release"), re.MULTILINE)
     if release:
         return release[1]
     if sys.platform == "darwin":
@@ -160,7 +153,7 @@ def _os(root: Path) -> str:
 
 
 def _cpu(root: Path) -> str:
-    model = re.search(r"^model name\s*:\s*(.+)$", read(root / "proc/cpuinfo"), re.MULTILINE)
+    model = re.search(r"^model name\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
     if model:
         return model[1].strip()
     if sys.platform == "darwin":
@@ -184,7 +177,7 @@ def main_memory(root: Path) -> int:
 
 
 def _installed_memory(root: Path) -> int:
-    total = re.search(r"^MemTotal:\s*(\d+) kB", read(root / "proc/meminfo"), re.MULTILINE)
+    total = re.search(r"^MemTotal:\s*(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
     if total:
         return int(total[1]) << 10
     if sys.platform == "win32":
@@ -197,7 +190,7 @@ def _installed_memory(root: Path) -> int:
 
 def _limits(root: Path) -> Iterator[int]:
     """Memory limits of the control groups of this process, from its own group up to the root."""
-    for line in read(root / "proc/self/cgroup").splitlines():
+    for line in text_of(root / "proc/self/cgroup").splitlines():
         _, _, group_of = line.partition(":")
         controllers, _, path = group_of.partition(":")
         if controllers == "":
@@ -208,7 +201,7 @@ def _limits(root: Path) -> Iterator[int]:
             continue
         group = top / path.lstrip("/")
         for folder in (group, *group.parents):
-            limit = read(folder / name).strip()
+            limit = text_of(folder / name).strip()
             if limit.isdigit():
                 yield int(limit)
             if folder == top:

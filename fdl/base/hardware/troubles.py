@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fdl.base.files import text_of
 from fdl.base.hardware.facts import Gpu, Trouble
-from fdl.base.hardware.machine import in_container, read
+from fdl.base.hardware.machine import in_container
 
 NO_PERMISSION = 4
 INSUFFICIENT_POWER = 8
@@ -124,8 +125,8 @@ def nodes(root: Path) -> list[str]:
     return sorted(
         device.name
         for device in (root / "sys/bus/pci/devices").glob("*")
-        if read(device / "vendor").strip() == _VENDOR
-        and read(device / "class").startswith(_DISPLAY)
+        if text_of(device / "vendor").strip() == _VENDOR
+        and text_of(device / "class").startswith(_DISPLAY)
         and _driver(device) != "vfio-pci"
     )
 

@@ -80,6 +80,7 @@ class Chart {
   width = 0;
   scales = null;
   lines = [];
+  bounds = null;
   ticks = [];
   /** What the reader drags with the left button: {from, to, moved, pans}, two places in pixels. */
   drag = null;
@@ -162,7 +163,7 @@ class Chart {
    */
   paint(lines, { log = false, share, far, empty, bounds = null, yTicks = null }) {
     if (!this.width) return; // it is folded away, and drawn once it has a width
-    this.lines = lines;
+    Object.assign(this, { lines, bounds });
     this.resetButton.hidden = !this.focus.range;
     const limits = bounds ? { outside: 0, ...bounds } : this.#limits(lines, log, share, far);
     if (bounds && this.focus.range) [limits.first, limits.last] = this.focus.range;
@@ -330,7 +331,7 @@ class Chart {
       if (shown(value)) {
         const height = py(value);
         if (!shown(y[index - 1]) && !shown(y[index + 1])) disc(context, across, Math.min(box.bottom, Math.max(box.top, height)), 3, color);
-        if (few && (height < box.top - 1 || height > box.bottom + 1)) triangle(context, across, height < box.top ? box.top : box.bottom, height < box.top, color);
+        if (few && (height < box.top - 1 || height > box.bottom + 1)) arrow(context, across, box, height < box.top, color);
       } else if (few && !Number.isFinite(value)) {
         strokeLine(context, across, box.bottom - 7, across, box.bottom, this.lines.length > 8 ? color : ink.get("bad"), 2);
       }
@@ -393,11 +394,6 @@ class Chart {
   /** The ends of the axis that is drawn; null without curves. */
   get range() {
     return this.scales && [this.#plot.scales.x.min, this.#plot.scales.x.max];
-  }
-
-  /** Where x lies on the canvas, in pixels from its left. */
-  xOf(x) {
-    return this.scales.px(x);
   }
 
   #offerOutliers(count) {
@@ -548,6 +544,7 @@ class Chart {
 
   /** The ends of the whole axis. */
   get ends() {
+    if (this.bounds) return [this.bounds.first, this.bounds.last];
     const { axis } = this.focus;
     const starts = this.lines.map(({ x }) => x.find((at) => axis.has(at))).filter((at) => at !== undefined);
     return [Math.min(...starts), Math.max(...this.lines.map(({ x }) => x[x.length - 1]))];
@@ -592,12 +589,8 @@ function bandPath(plot, index) {
   return { stroke: null, fill, flags: 0 };
 }
 
-function triangle(context, x, edge, up, color) {
-  const [base, tip] = up ? [edge + 4, -8] : [edge - 4, 8];
-  context.fillStyle = color;
-  context.beginPath();
-  context.moveTo(x - 5, base);
-  context.lineTo(x + 5, base);
-  context.lineTo(x, base + tip);
-  context.fill();
+/** Point to a value beyond the upper or the lower edge. */
+function arrow(context, x, { top, bottom }, up, color) {
+  Object.assign(context, { fillStyle: color, textAlign: "center", textBaseline: up ? "top" : "bottom" });
+  context.fillText(up ? "▲" : "▼", x, up ? top : bottom);
 }

@@ -53,6 +53,11 @@ class LineChart extends Chart {
     this.redraw();
   }
 
+  /** To be called when the theme has changed. */
+  repaint() {
+    this.show(this.title.textContent, this.series);
+  }
+
   get shown() {
     return this.series.filter((one) => this.legend.shows(one.name));
   }

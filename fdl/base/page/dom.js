@@ -59,23 +59,18 @@ class Picker {
   constructor(label, options, chosen, act) {
     Object.assign(this, { options, chosen, act });
     this.count = element("span", { className: "count" });
-    const summary = element("summary", {}, label, " ", this.count);
     this.search = searchField(`Search ${label.toLowerCase()}`, () => this.#fill());
     this.list = element("div", { className: "ticks", role: "group", "aria-label": label });
     const tools = [["All", () => this.#all(true)], ["None", () => this.#all(false)], ["Usual", () => act(null)]].map(([text, pressed]) => button(text, pressed));
-    this.box = element("details", { className: "picker" }, summary, element("div", { className: "sheet" }, this.search, ...tools, this.list));
-    this.box.addEventListener("toggle", () => this.box.open && this.#fill());
-    this.box.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || !this.box.open) return;
-      this.box.open = false;
-      summary.focus();
-    });
-    document.addEventListener("pointerdown", (event) => (this.box.open &&= this.box.contains(event.target)));
+    this.sheet = element("div", { className: "sheet", popover: "auto" }, this.search, ...tools, this.list);
+    this.sheet.addEventListener("toggle", () => this.show());
+    const opener = element("button", { type: "button", popoverTargetElement: this.sheet }, label, " ", this.count);
+    this.box = element("div", { className: "picker" }, opener, this.sheet);
   }
 
   show() {
     this.count.textContent = `${this.chosen().length}/${this.options().length}`;
-    if (this.box.open) this.#fill();
+    if (this.sheet.matches(":popover-open")) this.#fill();
   }
 
   get #fitting() {
@@ -218,12 +213,13 @@ function startTheme(made, changed, prints) {
 /** The theme's colours by the names of their custom properties, as the browser resolves them. */
 class Ink {
   #known = new Map();
+  #dark = null;
   #font = "";
 
   get(name) {
     if (!this.#known.has(name)) {
       const probe = place("ink");
-      probe.style.color = name.startsWith("oklch") ? name : `var(--${name})`;
+      probe.style.color = `var(--${name})`;
       this.#known.set(name, getComputedStyle(probe).color);
     }
     return this.#known.get(name);
@@ -231,12 +227,13 @@ class Ink {
 
   get dark() {
     const chosen = document.documentElement.dataset.theme;
-    return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    return (this.#dark ??= chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
   }
 
   /** To be called when the theme has changed. */
   forget() {
     this.#known.clear();
+    this.#dark = null;
   }
 
   /** The page's font, which no theme changes; asking the browser each time would make it lay out. */
@@ -246,14 +243,13 @@ class Ink {
 }
 
 const ink = new Ink();
-const [FEW_COLORS, MOST_COLORS] = [8, 240];
+const FEW_COLORS = 8;
 
-/** The colour of one of many things: a fixed palette for a few, hues by the golden angle for more, which repeat. */
+/** The colour of one of many things: a fixed palette for a few, hues by the golden angle for more. */
 function colorOf(number, many) {
   if (!many) return ink.get(`series-${number % FEW_COLORS}`);
-  const index = number % MOST_COLORS;
-  const light = (ink.dark ? 0.76 : 0.56) + (index % 3) * 0.05;
-  return ink.get(`oklch(${light.toFixed(2)} 0.15 ${((index * 137.508) % 360).toFixed(1)})`);
+  const light = (ink.dark ? 0.76 : 0.56) + (number % 3) * 0.05;
+  return `oklch(${light.toFixed(2)} 0.15 ${((number * 137.508) % 360).toFixed(1)})`;
 }
 
 /** Make a canvas as sharp as the screen and return its context, which counts in CSS pixels. */

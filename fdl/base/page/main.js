@@ -28,6 +28,15 @@ class Page {
     return this.curves.charts;
   }
 
+  /** Say beside the title what state the page or its run is in. */
+  tell(tone, text, beats) {
+    const status = place("status");
+    write(status, text);
+    status.dataset.tone = tone;
+    status.classList.toggle("beating", beats);
+    return status;
+  }
+
   /** To be called before and after the page prints. */
   print() {}
 
@@ -155,9 +164,7 @@ class RunPage extends Page {
     const hash = info.hash && element("code", { textContent: info.hash.slice(0, 8), title: `Structural hash of the model: ${info.hash}` });
     const facts = [info.run && `run ${info.run}`, hash && element("span", {}, "model hash ", hash), info.started && `started ${formatMoment(info.started)}`];
     place("facts").replaceChildren(...facts.filter(Boolean).map((one) => element("span", {}, one)));
-    write(place("status"), gone ? "Not reachable" : lost ? "Reconnecting…" : word);
-    place("status").dataset.tone = lost ? "warn" : tone;
-    place("status").classList.toggle("beating", this.connection === "live" && status === "running");
+    this.tell(lost ? "warn" : tone, gone ? "Not reachable" : lost ? "Reconnecting…" : word, this.connection === "live" && status === "running");
     document.title = [info.label || "Training run", info.run].filter(Boolean).join(" · ");
   }
 
@@ -208,10 +215,12 @@ class RunsPage extends Page {
 
   constructor(content) {
     super(content);
-    this.source = content.served ? new Served() : new Embedded(content);
+    this.source = new Served();
     this.runs = new Runs();
     this.curves = new CurvesPanel(this);
     this.table = new RunTable(this);
+    this.color = selection("Colour by", (color) => this.choices.set({ color }));
+    place("relation-tools").append(element("label", { className: "labelled" }, "Colour", this.color));
     this.parallel = new ParallelPanel(this);
     this.scatter = new ScatterPanel(this);
     this.#head();
@@ -220,7 +229,6 @@ class RunsPage extends Page {
   async start() {
     do await this.refresh();
     while (this.source.isReading && !this.isLost);
-    if (!this.content.served) return;
     let wake = null;
     document.addEventListener("visibilitychange", () => document.hidden || wake?.());
     for (;;) {
@@ -267,6 +275,7 @@ class RunsPage extends Page {
     // Clocks are those of the reader.
     this.turnAxis(bySteps ? "step" : "epoch", -60 * new Date().getTimezoneOffset());
     this.#summary();
+    fill(this.color, colorOptions(runs), choices.get("color"));
     for (const panel of [this.curves, this.table, this.parallel, this.scatter]) panel.show();
     showDifferences(this);
     const open = this.#details && runs.run(this.#details.id);
@@ -283,7 +292,6 @@ class RunsPage extends Page {
 
   repaint() {
     if (!document.documentElement.dataset.ready) return;
-    this.runs.forgetColors();
     this.show();
   }
 
@@ -316,7 +324,7 @@ class RunsPage extends Page {
   }
 
   #head() {
-    place("label").textContent = this.content.title || "Runs";
+    place("label").textContent = this.content.title;
     place("footer").textContent = `flodl ${this.content.version}`;
     const filter = place("filter");
     filter.value = this.choices.get("filter");
@@ -325,14 +333,7 @@ class RunsPage extends Page {
       clearTimeout(wait);
       wait = setTimeout(() => this.choices.set({ filter: filter.value }), 120);
     });
-    place("clear-filter").addEventListener("click", () => {
-      this.choices.set({ filter: "" });
-      filter.focus();
-    });
-    const box = place("details-box");
-    place("close-details").addEventListener("click", () => box.close());
-    box.addEventListener("click", (event) => event.target === box && box.close());
-    box.addEventListener("close", () => (this.#details = null));
+    place("details-box").addEventListener("close", () => (this.#details = null));
     addEventListener("keydown", (event) => {
       const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName);
       if (event.key !== "/" || isTyping || event.ctrlKey || event.metaKey) return;
@@ -351,19 +352,13 @@ class RunsPage extends Page {
     place("shown").textContent = visible.length < all.length ? `${filtered.length} of ${all.length} listed, ${visible.length} drawn` : `all ${counted(all.length, "run")} listed and drawn`;
     filter.setAttribute("aria-invalid", String(Boolean(problem)));
     place("problem").textContent = problem;
-    place("clear-filter").hidden = !this.choices.get("filter");
   }
 
   #connection(isThere, why = "") {
     this.isLost = !isThere;
-    const status = place("status");
     const running = this.runs.all.some((run) => run.state === "running");
-    status.hidden = !this.content.served;
     const [tone, text] = !isThere ? ["warn", "Not connected"] : running ? ["live", "Live"] : ["good", "Up to date"];
-    write(status, text);
-    status.dataset.tone = tone;
-    status.classList.toggle("beating", isThere && running);
-    status.title = isThere ? "Runs that are training are updated every two seconds" : `The page shows what it knows. ${why} Start it again: fdl runs ui`;
+    this.tell(tone, text, isThere && running).title = isThere ? "Runs that are training are updated every two seconds" : `The page shows what it knows. ${why} Start it again: fdl runs ui`;
   }
 }
 
@@ -380,13 +375,14 @@ class LonePage extends Page {
     } else {
       place("facts").textContent = `by epoch ${content.unit}`;
       place("curves-section").hidden = false;
-      this.series = content.curves.map(({ name, values }) => {
+      const series = content.curves.map(({ name, values }) => {
         const made = new Series(name, "epoch");
         values.forEach((value, index) => made.add(index + 1, value));
         return Object.assign(made, { best: null });
       });
       this.chart = new LineChart(content.title, this.focus);
       place("charts").append(this.chart.card);
+      this.chart.show(content.title, series);
     }
   }
 
@@ -394,7 +390,7 @@ class LonePage extends Page {
 
   repaint() {
     this.timeline?.repaint();
-    this.chart?.show(this.content.title, this.series);
+    this.chart?.repaint();
   }
 }
 

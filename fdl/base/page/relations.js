@@ -4,20 +4,40 @@
 const MOST_AXES = 8;
 const NARROW_AXIS = 88;
 
-class ParallelPanel extends Chart {
+/** A plot of runs, one of which is pointed at; `told` is the columns that the text box then shows. */
+class RunsPlot extends Chart {
+  /** What can be pointed at, each with its run. */
+  things = [];
+
+  constructor(page, host, title, ...tools) {
+    super(title, new Focus(new PartAxis()));
+    this.page = page;
+    this.height = 320;
+    this.head.append(element("div", { className: "tools" }, ...tools));
+    place(host).append(this.card);
+  }
+
+  read(at, context) {
+    const hit = this.nearest(at);
+    this.page.highlight(hit?.run ?? null, this);
+    if (!hit) return null;
+    const { run, line } = hit;
+    this.emphasize(context, line);
+    const values = this.told.map((column) => [column.label, shownCell(column, run)]);
+    const lines = [fact(run.title, "", line.color), ...values.map(([name, value]) => fact(name, value))];
+    return { x: hit.x, dots: [], lines, spoken: `${run.title}: ${values.map((one) => one.join(" ")).join(", ")}` };
+  }
+}
+
+class ParallelPanel extends RunsPlot {
   #axes = [];
-  #lines = [];
   #brushes = new Map();
 
   constructor(page) {
-    super("Parallel coordinates", new Focus(new PartAxis()));
-    this.page = page;
-    this.height = 320;
-    this.picker = new Picker("Axes", () => axisOptions(page.runs), () => this.keys, (axes) => page.choices.set({ axes }));
-    this.target = selection("Colour by", (target) => page.choices.set({ target }));
-    this.head.append(element("div", { className: "tools" }, element("label", { className: "labelled" }, "Colour", this.target), this.picker.box));
+    const picker = new Picker("Axes", () => axisOptions(page.runs), () => this.keys, (axes) => page.choices.set({ axes }));
+    super(page, "parallel", "Parallel coordinates", picker.box);
+    this.picker = picker;
     this.resetButton.textContent = "Clear ranges";
-    place("parallel").append(this.card);
   }
 
   /** The keys of the axes: settings that differ, and then the best values of the first metrics. */
@@ -40,28 +60,27 @@ class ParallelPanel extends Chart {
   }
 
   show() {
-    fill(this.target, colorOptions(this.page.runs), this.page.choices.get("target"));
     this.picker.show();
     this.draw();
   }
 
   redraw() {
-    const { runs, choices } = this.page;
+    const { runs } = this.page;
     const { visible } = runs;
     // The axes that have room: the last one, usually a result, and as many others as fit.
     const all = this.keys.map((key) => runs.column(key));
     const room = Math.max(2, Math.floor(this.width / NARROW_AXIS));
     const columns = all.length <= room ? all : [...all.slice(0, room - 1), all[all.length - 1]];
     this.#axes = columns.map((column) => ({ column, ...valueScale(column, visible) }));
-    const color = paintBy(choices.get("target"), runs);
+    const color = paintBy(this.page);
     const brushed = new Set(this.brushed);
     const within = { width: 1.4, alpha: Math.max(0.12, Math.min(0.85, 60 / Math.max(1, brushed.size))) };
-    this.#lines = visible.map((run) => {
+    this.things = visible.map((run) => {
       const isInside = brushed.has(run);
       const y = this.#axes.map(({ column, at }) => at(column.value(run)));
       return { run, isInside, x: [...columns.keys()], y, color: isInside ? color(run) : ink.get("line"), ...(isInside ? within : { width: 1, alpha: 0.5 }) };
     });
-    this.#lines.sort((a, b) => a.isInside - b.isInside);
+    this.things.sort((a, b) => a.isInside - b.isInside);
     const bounds = visible.length && columns.length > 1 ? { low: -0.03, high: 1.12, first: -0.05, last: columns.length - 0.6 } : null;
     this.focus.axis.named = [];
     this.paint([], { bounds, yTicks: [], empty: visible.length ? "choose two or more axes" : "no run is visible" });
@@ -72,18 +91,10 @@ class ParallelPanel extends Chart {
     this.area.setAttribute("aria-label", `Parallel coordinates of ${counted(visible.length, "run")} over ${columns.map((one) => one.label).join(", ")}`);
   }
 
-  get things() {
-    return this.#lines;
-  }
-
-  get ends() {
-    return [0, this.#axes.length - 1];
-  }
-
   decorate(context) {
     const { px, py, box } = this.scales;
     const room = px(1) - px(0) - 14;
-    for (const line of this.#lines) {
+    for (const line of this.things) {
       Object.assign(context, { strokeStyle: line.color, lineWidth: line.width, globalAlpha: line.alpha });
       context.stroke(this.pathOf(line));
     }
@@ -142,7 +153,7 @@ class ParallelPanel extends Chart {
   found(x, level) {
     const at = Math.min(this.#axes.length - 1, Math.max(0, x));
     const left = Math.floor(at);
-    return this.#lines.flatMap((line) => {
+    return this.things.flatMap((line) => {
       const [a, b] = [line.y[left], at > left ? line.y[left + 1] : 0];
       const height = this.scales.py(a + (at - left) * (b - a));
       const near = level === null || Math.abs(height - level) < 16;
@@ -150,32 +161,17 @@ class ParallelPanel extends Chart {
     });
   }
 
-  read(x, context) {
-    const hit = this.nearest(x);
-    this.page.highlight(hit?.run ?? null, this);
-    if (!hit) return null;
-    const { run, line } = hit;
-    this.emphasize(context, line);
-    const values = this.#axes.map(({ column }) => [column.label, shownCell(column, run)]);
-    const lines = [fact(run.title, "", line.color), ...values.map(([name, value]) => fact(name, value))];
-    return { x: hit.x, dots: [], lines, spoken: `${run.title}: ${values.map((one) => one.join(" ")).join(", ")}` };
+  get told() {
+    return this.#axes.map(({ column }) => column);
   }
 }
 
 /** A scatter plot: one point per run. */
-class ScatterPanel extends Chart {
-  #points = [];
-
+class ScatterPanel extends RunsPlot {
   constructor(page) {
-    super("Scatter", new Focus(new PartAxis()), { "aria-label": "Scatter plot" });
-    this.page = page;
-    this.height = 320;
-    const chooser = (name, text, spoken) => {
-      this[name] = selection(spoken, (value) => page.choices.set({ [name]: value }));
-      return element("label", { className: "labelled" }, text, this[name]);
-    };
-    this.head.append(element("div", { className: "tools" }, chooser("scatterX", "x", "Horizontal axis"), chooser("scatterY", "y", "Vertical axis"), chooser("scatterColor", "Colour", "Colour of the points")));
-    place("scatter").append(this.card);
+    const choosers = ["scatterX", "scatterY"].map((name) => selection(name === "scatterX" ? "Horizontal axis" : "Vertical axis", (value) => page.choices.set({ [name]: value })));
+    super(page, "scatter", "Scatter", ...choosers.map((chooser, index) => element("label", { className: "labelled" }, "xy"[index], chooser)));
+    [this.across, this.up] = choosers;
   }
 
   /** The columns of both axes; unless chosen, the first setting that differs and the first metric. */
@@ -186,41 +182,29 @@ class ScatterPanel extends Chart {
     return [runs.column(choices.get("scatterX")) || runs.column(setting ?? "epochs"), runs.column(choices.get("scatterY")) || runs.column(runs.results[0] ?? "seconds")];
   }
 
-  get things() {
-    return this.#points;
-  }
-
   show() {
-    const { runs, choices } = this.page;
-    const [x, y] = this.columns;
-    fill(this.scatterX, axisOptions(runs), x.key);
-    fill(this.scatterY, axisOptions(runs), y.key);
-    fill(this.scatterColor, colorOptions(runs), choices.get("scatterColor"));
+    this.columns.forEach((column, index) => fill([this.across, this.up][index], axisOptions(this.page.runs), column.key));
     this.draw();
   }
 
   redraw() {
-    const { runs, choices } = this.page;
+    const { runs } = this.page;
     const [x, y] = this.columns;
     const [across, up] = [x, y].map((column) => valueScale(column, runs.visible));
-    const color = paintBy(choices.get("scatterColor"), runs);
-    this.#points = runs.visible.map((run) => ({ run, x: across.at(x.value(run)), y: up.at(y.value(run)), color: color(run) })).filter((one) => one.x !== null && one.y !== null);
+    const color = paintBy(this.page);
+    this.things = runs.visible.map((run) => ({ run, x: across.at(x.value(run)), y: up.at(y.value(run)), color: color(run) })).filter((one) => one.x !== null && one.y !== null);
     Object.assign(this.focus.axis, { name: x.label, named: across.ticks });
-    const missing = runs.visible.length - this.#points.length;
+    const missing = runs.visible.length - this.things.length;
     this.title.textContent = `${y.label} against ${x.label}`;
-    this.foot.textContent = `${counted(this.#points.length, "run")}${missing ? ` · ${missing} without both values` : ""}`;
-    this.area.setAttribute("aria-label", `Scatter plot of ${y.label} against ${x.label}, ${counted(this.#points.length, "run")}`);
-    this.paint([], { bounds: this.#points.length ? { low: -0.04, high: 1.04, first: -0.03, last: 1.03 } : null, yTicks: up.ticks, empty: "no run has both values" });
-  }
-
-  get ends() {
-    return [-0.03, 1.03];
+    this.foot.textContent = `${counted(this.things.length, "run")}${missing ? ` · ${missing} without both values` : ""}`;
+    this.area.setAttribute("aria-label", `Scatter plot of ${y.label} against ${x.label}, ${counted(this.things.length, "run")}`);
+    this.paint([], { bounds: this.things.length ? { low: -0.04, high: 1.04, first: -0.03, last: 1.03 } : null, yTicks: up.ticks, empty: "no run has both values" });
   }
 
   decorate(context) {
     const { px, py } = this.scales;
-    context.globalAlpha = this.#points.length > 60 ? 0.7 : 0.9;
-    for (const { x, y, color } of this.#points) disc(context, px(x), py(y), this.#points.length > 200 ? 3 : 4.5, color);
+    context.globalAlpha = this.things.length > 60 ? 0.7 : 0.9;
+    for (const { x, y, color } of this.things) disc(context, px(x), py(y), this.things.length > 200 ? 3 : 4.5, color);
     context.globalAlpha = 1;
   }
 
@@ -229,26 +213,19 @@ class ScatterPanel extends Chart {
   }
 
   get places() {
-    return [...new Set(this.#points.map((one) => one.x))].sort((a, b) => a - b);
+    return [...new Set(this.things.map((one) => one.x))].sort((a, b) => a - b);
   }
 
   /** The points near a pointer; keys go from place to place, and up and down between the points there. */
   found(x, level) {
     const { px, py } = this.scales;
     const near = (one) => (level === null ? one.x === x : Math.hypot(px(one.x) - px(x), py(one.y) - level) < 24);
-    return this.#points.filter(near).map((line) => ({ line, run: line.run, x: line.x, height: py(line.y) }));
+    return this.things.filter(near).map((line) => ({ line, run: line.run, x: line.x, height: py(line.y) }));
   }
 
-  read(at, context) {
-    const hit = this.nearest(at);
-    this.page.highlight(hit?.run ?? null, this);
-    if (!hit) return null;
-    const { run, line } = hit;
-    this.emphasize(context, line);
+  get told() {
     const { runs } = this.page;
-    const columns = [...new Set([...this.columns, ...runs.differing.slice(0, 4).map((name) => runs.column(`config.${name}`))])];
-    const lines = [fact(run.title, "", line.color), ...columns.map((column) => fact(column.label, shownCell(column, run)))];
-    return { x: hit.x, lines, dots: [], spoken: `${run.title}: ${this.columns.map((column) => `${column.label} ${shownCell(column, run)}`).join(", ")}` };
+    return [...new Set([...this.columns, ...runs.differing.slice(0, 4).map((name) => runs.column(`config.${name}`))])];
   }
 }
 
@@ -272,7 +249,8 @@ function valueScale(column, runs) {
 }
 
 /** A function from a run to its colour: that of the run or group, or a ramp over a column. */
-function paintBy(key, runs) {
+function paintBy({ runs, choices }) {
+  const key = choices.get("color");
   // Dozens of colours tell nothing apart; the result does.
   const isMany = key === "auto" && !runs.groups && runs.visible.length > FEW_COLORS;
   const column = runs.column(isMany ? runs.results[0] : key);
@@ -281,9 +259,8 @@ function paintBy(key, runs) {
   return (run) => {
     const place = at(column.value(run));
     if (place === null) return ink.get("line");
-    const part = Math.round(place * MOST_COLORS) / MOST_COLORS; // asking the browser for a colour takes long
-    const light = ink.dark ? 0.55 + 0.33 * part : 0.72 - 0.34 * part;
-    return ink.get(`oklch(${light.toFixed(3)} 0.15 ${(265 - 220 * part).toFixed(1)})`);
+    const light = ink.dark ? 0.55 + 0.33 * place : 0.72 - 0.34 * place;
+    return `oklch(${light.toFixed(3)} 0.15 ${(265 - 220 * place).toFixed(1)})`;
   };
 }
 

@@ -1,9 +1,9 @@
 "use strict";
-/* Many runs: where they come from, what is known of each, which are shown, and how they are grouped. */
+/* Many runs: what the reader chose, what is known of each run, which are shown, and how they are grouped. */
 
 const CHOICES = {
   filter: "", sort: "-started", columns: null, search: "", axis: "", smoothing: 0, logX: false, group: "", band: "range",
-  hidden: [], scatterX: "", scatterY: "", scatterColor: "auto", axes: null, target: "auto",
+  hidden: [], scatterX: "", scatterY: "", axes: null, color: "auto",
 };
 
 /** What the reader chose: kept in the address, so that it can be shared. */
@@ -57,52 +57,6 @@ class Choices {
   }
 }
 
-/** Runs and curves that the page holds itself. */
-class Embedded {
-  isReading = false;
-  total = 0;
-  #content;
-  #told = false;
-  #found;
-
-  constructor(content) {
-    this.#content = content;
-    const columns = content.columns.map((text) => {
-      const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
-      return doubles(bytes.buffer, 0, bytes.length / 8);
-    });
-    this.#found = new Map(content.curves.map(([id, metric, axis, gaps, ...places]) => {
-      const [x, low, high, mean] = places.map((one) => columns[one]);
-      return [`${axis} ${id} ${metric}`, { x, low, high, mean, gaps }];
-    }));
-  }
-
-  async runs() {
-    if (this.#told) return null;
-    this.#told = true;
-    return this.#content.runs;
-  }
-
-  /** Nobody reads conditions here: words are searched in all texts of a run. */
-  async where(text) {
-    if (/[<>=~]/.test(text)) return { ids: null, problem: "a page in a file searches words; `fdl runs ui` also takes conditions" };
-    const test = worded(text);
-    const textOf = ({ name, title, path, state, note, tags, config }) => [name, title, path, state, note, ...tags, ...Object.entries(config).map(([key, [value]]) => `${key}=${formatSetting(value)}`)].join("\n");
-    return { ids: new Set(this.#content.runs.rows.filter((run) => test(textOf(run))).map((run) => run.id)), problem: "" };
-  }
-
-  async curves({ metric, axis, ids }) {
-    return new Map(ids.map((id) => [id, this.#found.get(`${axis} ${id} ${metric}`)]).filter(([, curve]) => curve));
-  }
-}
-
-/** Little-endian doubles; nearly every machine has them in this order already. */
-function doubles(buffer, offset, count) {
-  if (new Uint8Array(new Uint16Array([1]).buffer)[0] === 1) return new Float64Array(buffer, offset, count);
-  const view = new DataView(buffer, offset);
-  return Float64Array.from({ length: count }, (_, index) => view.getFloat64(8 * index, true));
-}
-
 const FACTS = {
   name: ["Run", (run) => run.name],
   state: ["State", (run) => run.state],
@@ -134,7 +88,6 @@ class Runs {
   /** All columns of a table, by key. */
   columns = new Map();
   #byId = new Map();
-  #colors = new Map();
 
   constructor() {
     this.#describe();
@@ -180,12 +133,7 @@ class Runs {
   color(run) {
     const group = this.groups?.of.get(run.id);
     if (group) return this.groups.color(group);
-    if (!this.#colors.has(run.id)) this.#colors.set(run.id, colorOf(run.id, this.all.length > FEW_COLORS));
-    return this.#colors.get(run.id);
-  }
-
-  forgetColors() {
-    this.#colors.clear();
+    return colorOf(run.id, this.all.length > FEW_COLORS);
   }
 
   /** The names of settings, or of facts of the environment, that are not the same in all of some runs. */

@@ -188,13 +188,10 @@ function spanText(seconds, step) {
 /** The time of day of seconds since 1970 in a zone `zone` seconds ahead of UTC; over days, with the day. */
 function clockText(at, zone, step, span = 0) {
   const date = new Date(Math.round((at + zone) * 1000));
-  const two = (part) => String(part).padStart(2, "0");
   const day = `${date.getUTCDate()} ${MONTHS[date.getUTCMonth()]}`;
+  const time = date.toISOString().slice(11, step >= 60 ? 16 : step < 1 ? 23 : 19);
   if (step >= 86400) return day;
-  const time = `${two(date.getUTCHours())}:${two(date.getUTCMinutes())}`;
-  if (step >= 60) return span >= 86400 ? `${day} ${time}` : time;
-  const part = step < 1 ? `.${String(date.getUTCMilliseconds()).padStart(3, "0")}` : "";
-  return `${time}:${two(date.getUTCSeconds())}${part}`;
+  return step >= 60 && span >= 86400 ? `${day} ${time}` : time;
 }
 
 /**

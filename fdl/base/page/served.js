@@ -217,7 +217,7 @@ class Served {
 
   /** Curves of some runs: run -> curve. */
   async curves({ metric, axis, ids, count, range, band, signal }) {
-    const query = new URLSearchParams({ metric, axis, count, runs: ranges(ids), band: band ? 1 : 0 });
+    const query = new URLSearchParams({ metric, axis, count, runs: ids, band: band ? 1 : 0 });
     if (range) {
       query.set("first", range[0]);
       query.set("last", range[1]);
@@ -228,24 +228,11 @@ class Served {
   }
 }
 
-/** Numbers of runs as text: [0, 1, 2, 7] -> "0-2,7" */
-function ranges(ids) {
-  const sorted = [...ids].sort((a, b) => a - b);
-  const parts = [];
-  for (let start = 0; start < sorted.length; ) {
-    let end = start;
-    while (sorted[end + 1] === sorted[end] + 1) end++;
-    parts.push(end > start ? `${sorted[start]}-${sorted[end]}` : `${sorted[start]}`);
-    start = end + 1;
-  }
-  return parts.join(",");
-}
-
 /** The curves in a block of bytes, as the server packs them. */
 function unpacked(buffer, band) {
   const length = new DataView(buffer).getUint32(0, true);
   let offset = 4 + length;
-  const column = (count) => doubles(buffer, (offset += 8 * count) - 8 * count, count);
+  const column = (count) => new Float64Array(buffer, (offset += 8 * count) - 8 * count, count);
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   return new Map(head.map(([id, count, gaps]) => {
     const [x, mean] = [column(count), column(count)];

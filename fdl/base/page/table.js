@@ -180,7 +180,7 @@ function valuesOf(part, name, runs, page) {
   const ordered = [...groups].sort(([a], [b]) => byValue(a, b));
   const items = ordered.slice(0, VALUES_SHOWN).map(([value, members]) => {
     const act = () => page.choices.set({ filter: `${quotedName(name)} = ${quotedValue(value)}` });
-    const canFilter = part === "config" && value !== DASH && page.content.served;
+    const canFilter = part === "config" && value !== DASH;
     const chip = canFilter ? button(value, act, { className: "chip", title: `Show only these ${counted(members.length, "run")}` }) : element("span", { className: "chip", textContent: value });
     const named = (run) => Object.assign(dot(page.runs.color(run)), { title: run.title });
     const dots = () => element("span", { role: "img", "aria-label": members.map((run) => run.title).join(", ") }, ...members.map(named));

@@ -1,13 +1,10 @@
 "use strict";
-/* The timeline of a run: what happened as lanes, the load of the machine as charts over the same time, and tables of both. */
+/* The timeline of a run: what happened as lanes, and the load of the machine as charts over the same time. */
 
 const LANE_HEIGHT = 24;
 
 /** Points of a load curve on the screen; of more, the extremes remain. */
 const MOST_SAMPLES = 2000;
-
-/** Times in which a GPU is used less than this percentage for so long are marked. */
-const [IDLE_BELOW, SHORTEST_GAP] = [5, 0.5];
 
 const MARKS = new Map([
   ["anchor", "Anchor changes"], ["throttle", "Throttles"], ["guard", "Guard"], ["skip", "Skipped averages"],
@@ -57,30 +54,6 @@ function lengthOf({ start, end, last }) {
   return last?.ms !== undefined ? last.ms / 1000 : end - start;
 }
 
-/** Spans that all ranks share, each once: as long as the slowest rank took for it. */
-function sharedSpans(lists) {
-  const most = Math.max(0, ...lists.map((spans) => spans.length));
-  return Array.from({ length: most }, (_, index) => {
-    const same = lists.map((spans) => spans[index]).filter(Boolean);
-    return same.reduce((slowest, span) => (lengthOf(span) > lengthOf(slowest) ? span : slowest));
-  });
-}
-
-/** From the first idle sample to the next busy one, or to the last one; unknown use is not idle. */
-function gapsOf(t, util) {
-  const gaps = [];
-  let start = null;
-  for (let index = 0; index <= t.length; index++) {
-    const isIdle = index < t.length && util[index] !== null && util[index] < IDLE_BELOW;
-    if (isIdle) start ??= t[index];
-    else if (start !== null) {
-      gaps.push([start, t[Math.min(index, t.length - 1)]]);
-      start = null;
-    }
-  }
-  return gaps.filter(([from, to]) => to - from >= SHORTEST_GAP);
-}
-
 /** The timeline as the page needs it, from what is saved as JSON; times are seconds. */
 class TimelineData {
   constructor(raw) {
@@ -99,7 +72,7 @@ class TimelineData {
     this.gpus = Object.entries(raw.devices).map(([device, name]) => {
       const found = own.map(({ gpus }) => gpus.find(({ d }) => d === Number(device)));
       const column = (key) => found.map((gpu) => gpu?.[key] ?? null);
-      return { device: Number(device), name, util: column("u"), used: column("va"), total: column("vt"), gaps: gapsOf(this.t, column("u")) };
+      return { device: Number(device), name, util: column("u"), used: column("va"), total: column("vt") };
     });
     this.#readRanks(samples, events);
     const ofFirst = (kind) => events.filter((event) => event.r === events.find((one) => one.k === kind)?.r);
@@ -107,9 +80,6 @@ class TimelineData {
     this.epochs = spansOf(ofFirst("epoch_start"), "epoch_start", "epoch_end", this.end);
     const plans = ofFirst("plan").filter((event) => event.k === "plan");
     this.windows = plans.map((plan, index) => ({ start: plan.t, end: (plans[index + 1] || { t: this.end }).t, first: plan, last: plan }));
-    this.syncs = sharedSpans(this.each.map((one) => one.syncs));
-    this.averages = sharedSpans(this.each.map((one) => one.averages));
-    this.waits = this.each.flatMap((one) => one.waits);
     this.happened = onceOf(events);
     this.marks = this.happened.filter((event) => MARKS.has(event.k));
   }
@@ -122,16 +92,14 @@ class TimelineData {
     return phases.filter(([, start, end]) => end > start).map(([name, start, end]) => ({ name, start, end }));
   }
 
-  /** How busy each rank was, and what held it up; no ranks for a single one without such values. */
+  /** How busy each rank was, and what held it up. */
   #readRanks(samples, events) {
     const numbers = [...new Set([...samples, ...events].map(({ r }) => r).filter((rank) => rank !== undefined))].sort((a, b) => a - b);
-    const ranks = (numbers.length ? numbers : [undefined]).map((rank) => {
+    this.ranks = (numbers.length ? numbers : [undefined]).map((rank) => {
       const own = samples.filter(({ r, busy }) => r === rank && (r !== undefined || busy !== undefined));
       return { rank: rank ?? 0, t: own.map(({ t }) => t), busy: own.map(({ busy }) => busy ?? null), ...this.#spans(numbers.length > 1 ? events.filter(({ r }) => r === rank) : events) };
     });
-    this.many = ranks.length > 1;
-    this.each = ranks;
-    this.ranks = this.many || ranks[0].busy.some((value) => value !== null) ? ranks : [];
+    this.many = this.ranks.length > 1;
   }
 
   #spans(events) {
@@ -155,7 +123,7 @@ function lanesOf(data) {
     { name: "Epochs", spans: data.epochs, color: () => LANES.epoch, text: epoch },
     { name: "Windows", spans: data.windows, color: () => LANES.window, text: ({ first }) => `Window ${first.window}, ${first.counts.join(" : ")} batches` },
     ...(data.many ? data.ranks.map((one) => ({ name: `Rank ${one.rank}`, spans: bars(one), color: ({ kind }) => LANES[kind], text: (span) => `${span.kind} ${length(span)}` })) : []),
-    ...(data.many ? [] : kinds(data).map(([kind, spans]) => ({ name: { wait: "Waiting", sync: "Sync", average: "CPU average" }[kind], spans, color: () => LANES[kind], text: length }))),
+    ...(data.many ? [] : kinds(data.ranks[0]).map(([kind, spans]) => ({ name: { wait: "Waiting", sync: "Sync", average: "CPU average" }[kind], spans, color: () => LANES[kind], text: length }))),
     ...[...MARKS].map(([kind, name]) => ({ name, kind, marks: data.marks.filter((mark) => mark.k === kind) })),
   ];
   return lanes.filter((lane) => lane.name === "Epochs" || (lane.spans || lane.marks).length);
@@ -172,10 +140,6 @@ class LaneChart extends Chart {
     this.card.classList.add("lanes");
     const words = [["wait", "waiting"], ["sync", "sync"], ["average", "CPU average"]];
     if (data.many) this.foot.replaceChildren(...words.map(([kind, text]) => element("span", {}, dot(`var(--${LANES[kind]})`), text)));
-  }
-
-  get ends() {
-    return [0, this.data.end];
   }
 
   redraw() {
@@ -216,24 +180,14 @@ class LaneChart extends Chart {
   }
 }
 
-/** A chart of percentages over the same time; `gaps` are shaded. */
+/** A chart of percentages over the same time. */
 class LoadChart extends LineChart {
-  constructor(title, focus, data, series, { gaps = [], top = "100 %" } = {}) {
+  constructor(title, focus, data, series, { top = "100 %", note = "" } = {}) {
     super(title, focus);
-    Object.assign(this, { title_: title, made: series, gaps });
     this.fixed = { bounds: { low: 0, high: 100, first: 0, last: data.end }, yTicks: [[0, "0"], [50, ""], [100, top]] };
     this.logButton.remove();
-    if (gaps.length) this.foot.append(element("span", {}, dot("var(--bad)"), "GPU idle for half a second or more"));
+    this.foot.textContent = note;
     this.show(title, series);
-  }
-
-  get ends() {
-    return [0, this.fixed.bounds.last];
-  }
-
-  decorate(context) {
-    const { px, box } = this.scales;
-    for (const [start, end] of this.gaps) wash(context, "bad", px(start), box.top, Math.max(px(start) + 1, px(end)), box.bottom, 0.3);
   }
 }
 
@@ -263,9 +217,8 @@ function loadCharts(data, focus) {
   if (data.ram) add("RAM", [loadSeries("RAM", data.t, part(data.ram), bytes(data.ram))], { top: whole(data.ram.total) });
   for (const gpu of data.gpus) {
     const name = `GPU ${gpu.device}`;
-    const idles = data.marks.filter((mark) => mark.k === "idle" && mark.dev === gpu.device).map((idle) => [idle.t - (idle.ms || 0) / 1000, idle.t]);
     const series = [loadSeries(name, data.t, gpu.util, percent(gpu.util)), loadSeries(`${name} memory`, data.t, part(gpu), bytes(gpu))];
-    add(`${name}, memory ${whole(gpu.total)}`, series, { gaps: [...gpu.gaps, ...idles] });
+    add(`${name}, memory ${whole(gpu.total)}`, series, { note: gpu.name });
   }
   return charts;
 }
@@ -280,7 +233,6 @@ class Timeline {
     place("timeline").hidden = false;
     place("timeline-facts").textContent = [formatDuration(data.end), `${data.sampleCount} samples`, `${data.happened.length} events`].join(" · ");
     place("timeline-charts").replaceChildren(...this.charts.map((chart) => chart.card));
-    place("timeline-tables").replaceChildren(loadTable(data), eventTable(data));
   }
 
   get charts() {
@@ -289,59 +241,8 @@ class Timeline {
 
   repaint() {
     this.lanes.redraw();
-    for (const chart of this.loads) chart.show(chart.title_, chart.made);
+    for (const chart of this.loads) chart.repaint();
   }
-}
-
-/** Mean and largest of the values that are known. */
-function statistics(values) {
-  const known = values.filter((value) => value !== null);
-  const sum = known.reduce((total, value) => total + value, 0);
-  return known.length ? { sum, mean: sum / known.length, most: known.reduce((most, value) => Math.max(most, value), -Infinity) } : null;
-}
-
-function cardTable(id, name, title, heads, rows) {
-  return element("div", {}, element("h3", { textContent: name }), scroller(title, Object.assign(numberTable(title, heads, rows), { id }), "card scroll"));
-}
-
-function loadTable(data) {
-  const row = (name, values, show, idle = [DASH, DASH]) => {
-    const found = statistics(values);
-    return [name, ...(found ? [show(found.mean), show(found.most)] : [DASH, DASH]), ...idle];
-  };
-  const rows = [];
-  if (data.cpu) rows.push(row("CPU", data.cpu, formatPercent));
-  if (data.ram) rows.push(row("RAM", data.ram.used, formatBytes));
-  for (const { rank, busy, waits } of data.ranks) {
-    const waited = waits.reduce((sum, wait) => sum + wait.end - wait.start, 0);
-    const idle = waits.length ? [formatPercent((100 * waited) / data.end), `${waits.length}, ${formatDuration(waited)}`] : undefined;
-    rows.push(row(data.many ? `Rank ${rank} busy` : "Busy", busy, formatPercent, idle));
-  }
-  for (const gpu of data.gpus) {
-    const below = gpu.util.filter((value) => value !== null && value < IDLE_BELOW).length;
-    const known = gpu.used.filter((value) => value !== null).length;
-    const gone = gpu.gaps.reduce((sum, [start, end]) => sum + end - start, 0);
-    const gaps = gpu.gaps.length ? `${gpu.gaps.length}, ${formatDuration(gone)}` : "none";
-    rows.push(row(gpu.name ? `GPU ${gpu.device}, ${gpu.name}` : `GPU ${gpu.device}`, gpu.util, formatPercent, [known ? formatPercent((100 * below) / known) : DASH, gaps]));
-    rows.push(row(`GPU ${gpu.device} memory`, gpu.used, formatBytes));
-  }
-  if (!rows.length) rows.push(["no samples", DASH, DASH, DASH, DASH]);
-  return cardTable("load", "Load", "Load of the machine over the whole timeline", ["Resource", "Mean", "Most", "Idle", "Idle gaps"], rows);
-}
-
-function eventTable(data) {
-  const row = (name, values) => {
-    const found = statistics(values);
-    return [name, String(values.length), ...(found ? [found.mean, found.most, found.sum].map(formatDuration) : [DASH, DASH, DASH])];
-  };
-  const spans = [["Epochs", data.epochs.map(({ start, end }) => ({ start, end }))], ["Windows", data.windows.map(({ start, end }) => ({ start, end }))], ["Waiting", data.waits], ["Sync", data.syncs], ["CPU average", data.averages]];
-  const rows = spans.filter(([, found]) => found.length).map(([name, found]) => row(name, found.map(lengthOf)));
-  for (const [kind, name] of MARKS) {
-    const found = data.marks.filter((mark) => mark.k === kind);
-    if (found.length) rows.push(kind === "idle" ? row(name, found.map((mark) => mark.ms / 1000)) : [name, String(found.length), DASH, DASH, DASH]);
-  }
-  if (!rows.length) rows.push(["none", "0", DASH, DASH, DASH]);
-  return cardTable("events", "Events", "Events of the whole timeline by kind", ["Event", "Count", "Mean", "Longest", "Total"], rows);
 }
 
 /** What a mark says; of `many` ranks, the one that alone tells of it is named. */

@@ -86,8 +86,11 @@ def places(call: Call, named: Sequence[Path] | None) -> list[Path]:
 
 
 def project_folders(call: Call) -> list[Path]:
-    """The folders of runs of the project around here, or the usual one."""
-    return folders(call.project() if locate() else None)
+    """The folders of runs of the project around here, or the usual one.
+
+    Looking at runs is what people do between trainings, so the manifest is kept for the next time.
+    """
+    return folders(call.project(writes_cache=True) if locate() else None)
 
 
 def only_where(condition: str | None, runs: list[Run]) -> list[Run]:

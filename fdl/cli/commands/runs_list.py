@@ -13,10 +13,7 @@ from fdl.cli.commands.runs import Places, State, Where, only_where, places, prin
 from fdl.cli.commands.verb import Call, Complete, Group, Json, Verb
 from fdl.manifest.select.project import locate
 from fdl.run.batch.queue import queued
-from fdl.runs import listing
-from fdl.runs.describe import as_json, queue
 from fdl.runs.find import by_metric, shortened, survey, unmeasured
-from fdl.runs.listing import as_csv
 from fdl.runs.metrics import Metric
 from fdl.runs.prune import require_state
 from fdl.runs.quantity import Known, listed, sorted_by
@@ -90,16 +87,15 @@ def list_(
     if json:
         return _print_as_json(runs, wanted, waiting)
     if csv:
+        from fdl.runs.listing import as_csv
+
         output.write(sys.stdout, as_csv(runs, wanted))
-        return 0
-    if waiting:
-        output.show(queue(waiting))
-    elif not runs:
+    elif runs or waiting:
+        _show(runs, metric, wanted, waiting, is_sorted=bool(sort or best))
+    else:
         shown = ", ".join(str(shortened(place)) for place in searched)
         which = f" in state {state}" if state else " that meet the condition" if where else ""
         output.note(f"there are no runs{which} in {shown}")
-    if runs:
-        _show(runs, metric, wanted, is_sorted=bool(sort or best))
     return 0
 
 
@@ -134,6 +130,9 @@ def _ordered(
 
 
 def _print_as_json(runs: list[Run], columns: list[Quantity], waiting: list[Queued]) -> int:
+    from fdl.runs import listing
+    from fdl.runs.describe import as_json
+
     sound = [run for run in runs if not run.problem]
     documents = [as_json(run) for run in sound]
     if columns:
@@ -145,9 +144,20 @@ def _print_as_json(runs: list[Run], columns: list[Quantity], waiting: list[Queue
 
 
 def _show(
-    runs: list[Run], metric: Metric | None, columns: list[Quantity], *, is_sorted: bool
+    runs: list[Run],
+    metric: Metric | None,
+    columns: list[Quantity],
+    waiting: list[Queued],
+    *,
+    is_sorted: bool,
 ) -> None:
-    """Print a table, and warn of the runs that cannot be read."""
+    """Print the queue and a table of the runs, and warn of the runs that cannot be read."""
+    from fdl.runs import listing
+
+    if waiting:
+        output.show(listing.queue(waiting))
+    if not runs:
+        return
     on_terminal = sys.stdout.isatty()
     rows = runs[::-1] if on_terminal and not is_sorted else runs
     if columns:

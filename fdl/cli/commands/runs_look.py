@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.files import put
 from fdl.base.units import printable
 from fdl.cli.commands.bundled import start
 from fdl.cli.commands.runs import OneRun, Places, chosen, places, print_json, project_folders
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
 from fdl.manifest.select.project import locate
 from fdl.runs import follow as follower
-from fdl.runs.describe import Comparison, require_several
+from fdl.runs.describe import Comparison, as_json, how_to_resume, page, require_several
 from fdl.runs.find import choose, shortened
-from fdl.runs.resume import how_to_resume
 from fdl.runs.run import LOG, METRICS, REPORT, RUNNING, read
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from fdl.runs.run import Run
 
 
@@ -42,8 +37,6 @@ def show(ctx: typer.Context, run: OneRun = "last", json: Json = False) -> int:
     Raises:
         FdlError: The word means no run, or the run cannot be read.
     """
-    from fdl.runs.describe import as_json, page
-
     found = chosen(ctx.obj, run)
     if json:
         return print_json(as_json(found, whole=True))
@@ -63,24 +56,16 @@ def compare(
         typer.Argument(help="Two or more runs, named as in `fdl runs show`"),
         Complete("runs"),
     ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a page with curves, settings and tables"),
-    ] = None,
     json: Json = False,
 ) -> int:
     """Show the differences between runs; a star marks the best value of each metric.
 
     Raises:
-        FdlError: A word means no run, there are not two different ones, or the page cannot be
-            written.
+        FdlError: A word means no run, or there are not two different ones.
     """
     searched = project_folders(ctx.obj)
     found = [choose(word, searched) for word in runs or ()]
     require_several(found)
-    if html is not None:
-        write_page(found, html)
-        return 0
     comparison = Comparison(found)
     if json:
         return print_json(comparison.as_json())
@@ -184,8 +169,7 @@ def ui(
     from fdl.cli.commands.docs import until_interrupted
     from fdl.runs.pages.catalog import Catalog
     from fdl.runs.pages.many import RunsPage
-    from fdl.runs.pages.server import PageServer
-    from fdl.runs.pages.token import page_token
+    from fdl.runs.pages.server import PageServer, page_token
 
     searched = places(ctx.obj, path)
     title = ", ".join(str(shortened(place)) for place in searched)
@@ -197,24 +181,6 @@ def ui(
         unprotected = "without a token, every user and program of this machine can read the runs"
         warning = "" if token else unprotected
         return until_interrupted(server, server.url, "the page", opens=open, warning=warning)
-
-
-def write_page(runs: Sequence[Run], file: Path) -> None:
-    """Write the page of some runs as one file.
-
-    Raises:
-        FdlError: The file cannot be written.
-    """
-    from fdl.runs.pages.catalog import Catalog
-    from fdl.runs.pages.many import whole
-
-    entries = Catalog(lambda: runs).entries()
-    text = whole(f"Comparison of {len(entries)} runs", entries, file.absolute())
-    try:
-        put(file, text.encode(), 0o666)
-    except OSError as problem:
-        raise FdlError(f"{file} cannot be written: {problem.strerror}") from None
-    output.note(f"wrote {shortened(file)}")
 
 
 @verbs.command("diff", cls=Verb)

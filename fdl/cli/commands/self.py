@@ -27,7 +27,8 @@ from fdl.machine.self_install import (
     with_block,
 )
 from fdl.machine.update import upgrade_command
-from fdl.scaffold.api_ref import as_json, as_list, as_text, find, public, scan, select
+from fdl.scaffold.api_ref.scan import find, scan
+from fdl.scaffold.api_ref.select import as_json, as_list, as_text, public, select
 
 verbs = Group(
     "self",

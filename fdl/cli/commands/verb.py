@@ -44,27 +44,26 @@ class Call:
     Attributes:
         invocation: The whole command line with its global flags.
         host: Where commands are taken to run; looked up when None.
+        dry_run: Whether ``--dry-run`` stands before the command, or behind it.
     """
 
     def __init__(self, invocation: Invocation, host: Host | None = None) -> None:
         self.invocation = invocation
         self.host = host
-
-    @property
-    def dry_run(self) -> bool:
-        """Whether ``--dry-run`` stands before the command."""
-        return self.invocation.dry_run
+        self.dry_run = invocation.dry_run
 
     @property
     def yes(self) -> bool:
         """Whether ``-y`` answers every question with yes."""
         return self.invocation.yes
 
-    def project(self, env: str | None = None) -> Project:
+    def project(self, env: str | None = None, *, writes_cache: bool = False) -> Project:
         """The project around the working directory, under the active environment.
 
         Args:
             env: An environment to use instead of the active one.
+            writes_cache: Whether its manifests are kept for the next call, unless this is a dry
+                run.
 
         Raises:
             FdlError: There is no project, or it has no overlay for the environment.
@@ -74,7 +73,7 @@ class Call:
             env = active_environment(self.invocation, found)
         else:
             require_overlay(found, env, env)
-        return Project(found, env)
+        return Project(found, env, write_cache=writes_cache and not self.dry_run)
 
     def here(self) -> Host:
         """Where commands are taken to run: this process, unless the caller said otherwise."""
@@ -118,7 +117,9 @@ class Verb(TyperCommand):
             RefusedError: An option has no value.
         """
         _require_values(ctx, args)
-        return super().parse_args(ctx, [*self._global_flags(ctx), *args])
+        rest = super().parse_args(ctx, [*self._global_flags(ctx), *args])
+        ctx.obj.dry_run |= ctx.params.get("dry_run", False)
+        return rest
 
     def _global_flags(self, ctx: Any) -> list[str]:
         given: Invocation = ctx.obj.invocation

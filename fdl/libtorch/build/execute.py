@@ -19,21 +19,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self, TextIO
 
-from fdl.base.errors import BuildError
-from fdl.base.files import put
+from fdl.base.errors import BuildError, failing
+from fdl.base.files import put, text_of
 from fdl.base.hardware.machine import main_memory
 from fdl.base.output import note
 from fdl.base.progress import Progress
 from fdl.base.shell_words import join
 from fdl.base.signals import handled, interrupt
 from fdl.base.units import size_text
-from fdl.libtorch.active import Variant, read_text
+from fdl.libtorch.active import Variant
 from fdl.libtorch.build.plan import CONTAINER_CUDA, RESULTS, BuildPlan, Phase, Request, Step
 from fdl.libtorch.catalog import Architecture, recorded
 from fdl.libtorch.store import Store
 
 if TYPE_CHECKING:
     from fdl.libtorch.prove import Facts
+
+_OTHER_STORE = "choose a store you may write to, such as your own: fdl libtorch build --global"
 
 _SHOWN_LINES = 4
 """Lines of output in the message about a failure."""
@@ -84,14 +86,8 @@ class Journal:
         self._tail: deque[str] = deque(maxlen=_SHOWN_LINES)
 
     def __enter__(self) -> Self:
-        try:
+        with failing(f"cannot write {self._file}", _OTHER_STORE, BuildError):
             self._log = self._file.open("a", encoding="utf-8", buffering=1)
-        except OSError as problem:
-            raise BuildError(
-                f"cannot write {self._file}: {problem.strerror}",
-                hint="choose a store you may write to, such as your own: "
-                "fdl libtorch build --global",
-            ) from None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -274,7 +270,7 @@ def _prepare(plan: BuildPlan, cuda: str) -> None:
     settings = f"{request.repository} v{request.torch} {request.arch_list} CUDA {cuda}\n"
     mark = plan.tree / "settings"
     try:
-        continues = read_text(mark) == settings
+        continues = text_of(mark) == settings
         if plan.tree.exists() and not continues:
             shutil.rmtree(plan.tree)
         plan.tree.mkdir(parents=True, exist_ok=True)
@@ -289,7 +285,7 @@ def _prepare(plan: BuildPlan, cuda: str) -> None:
     except OSError as problem:
         raise BuildError(
             f"cannot write {problem.filename or plan.tree}: {problem.strerror}",
-            hint="choose a store you may write to, such as your own: fdl libtorch build --global",
+            hint=_OTHER_STORE,
         ) from None
     if continues:
         note(f"continuing the build of {request.id} that an earlier call has begun")

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fdl.base.errors import BuildError, UsageError
+from fdl.base.files import text_of
 from fdl.base.shell_words import join, quote
-from fdl.libtorch.active import read_text
 from fdl.libtorch.catalog import Architecture, parse
 from fdl.libtorch.store import Store
 
@@ -228,7 +228,7 @@ class Phase:
 
     def is_done(self) -> bool:
         """Whether an earlier call finished it."""
-        return self.mark is not None and read_text(self.mark) == self.settings
+        return self.mark is not None and text_of(self.mark) == self.settings
 
 
 @dataclass(frozen=True, slots=True)

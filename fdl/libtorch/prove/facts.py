@@ -15,9 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from fdl.base.errors import LibtorchError
+from fdl.base.errors import LibtorchError, failing
+from fdl.base.files import text_of
 from fdl.base.hardware import Gpu, Nvidia
-from fdl.base.hardware.machine import read as read_file
 from fdl.libtorch import catalog
 from fdl.libtorch.active import read_facts
 from fdl.libtorch.catalog import Architecture, covers, driver_floor, numbers, parse
@@ -231,10 +231,8 @@ def facts_of(folder: Path) -> Facts:
         LibtorchError: The folder does not exist, or has no libraries for Linux.
     """
     place = folder / "lib" if (folder / "lib").is_dir() else folder
-    try:
+    with failing(f"cannot read {place}", _HINT, LibtorchError):
         there = sorted(place.iterdir())
-    except OSError as error:
-        raise LibtorchError(f"cannot read {place}: {error.strerror}", hint=_HINT) from None
     libraries = tuple(read(file) for file in there if _is_library(file))
     if not libraries:
         raise _nothing_to_read(place, there)
@@ -288,7 +286,7 @@ def _is_library(file: Path) -> bool:
 
 def _papers(folder: Path) -> tuple[str, Cuda | None]:
     """The torch version and the CUDA version in the folder's text files."""
-    module = version_facts(read_file(folder / "version.py"))
+    module = version_facts(text_of(folder / "version.py"))
     for name, torch, cuda in (
         ("build-version", installed_version(folder), ""),
         ("version.py", *(str(module.get(key) or "") for key in ("__version__", "cuda"))),

@@ -20,7 +20,8 @@ from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.signals import handled, interrupt
 from fdl.run.batch import unequal
-from fdl.run.batch.queue import FOLDER, GONE, OVER, Record, States, new_folder, remember
+from fdl.run.batch.queue import FOLDER, GONE, OVER, Record, States, folder_of_call, remember
+from fdl.run.lines import write_all
 
 if TYPE_CHECKING:
     from fdl.run.batch.slurm import Settings
@@ -88,7 +89,7 @@ class Cluster:
         Raises:
             FdlError: The cluster refuses them.
         """
-        self.folder = new_folder(self._root)
+        self.folder = folder_of_call(self._root)
         slurm, core = self._submitit.slurm.slurm, self._submitit.core
         requeues, parameters = self._settings.requeues, self._settings.parameters
         if len(self._settings.kinds) > 1:
@@ -235,8 +236,7 @@ class _Log:
             file.seek(self._at)
             while data := file.read(1 << 16):
                 self._at += len(data)
-                while data:
-                    data = data[os.write(self._stream, data) :]
+                write_all(self._stream, data)
 
 
 def _library() -> Any:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import time
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
 
 from fdl.base.errors import FdlError
-from fdl.base.files import inside, names, put_own, subfolders
+from fdl.base.files import inside, names, new_folder, put_own, read_json, subfolders
 from fdl.base.light_record import Record as _Record
+from fdl.base.run_record import FOLDER_NAME
 from fdl.manifest.cache import make_folder
-from fdl.runs.metrics import read_json
 
 FOLDER = ".fdl/slurm"
 """Batch files and logs of jobs, in a folder for each call; only their owner may read them."""
@@ -67,7 +65,7 @@ class Queued(_Record):
         return {"id": self.id, "state": self.state, "reason": self.reason, **kept}
 
 
-def new_folder(root: str) -> Path:
+def folder_of_call(root: str) -> Path:
     """A new folder for the jobs of one call.
 
     submitit loads the results of jobs as pickles, which run code. So no file may be there that
@@ -76,24 +74,18 @@ def new_folder(root: str) -> Path:
     Raises:
         FdlError: It cannot be made.
     """
-    name = now = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
-    attempt = 1
     try:
         above = Path(inside(root, FOLDER))
         make_folder(str(above.parent))
         above.mkdir(exist_ok=True)
         # Batch files show command lines, and what lies here is run.
         above.chmod(0o700)
-        while os.path.lexists(above / name):
-            attempt += 1
-            name = f"{now}-{attempt}"
-        (above / name).mkdir(mode=0o700)
+        return Path(new_folder(above, time.strftime(FOLDER_NAME), 0o700))
     except OSError as problem:
         raise FdlError(
             f"the folder for jobs cannot be made: {problem.filename}: {problem.strerror}",
             hint=f"check {FOLDER} in {root}",
         ) from None
-    return above / name
 
 
 def remember(folder: Path, id: str, record: Record) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
+import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,7 @@ from fdl.base.errors import FdlError
 from fdl.base.light_record import Record
 from fdl.run.batch.task import joining
 from fdl.run.hosts.connection import NO_FOLDER, NO_PYTHON, Connection, Trouble
-from fdl.run.hosts.machines import FIRST_PORT, devices
+from fdl.run.hosts.machines import FIRST_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -139,7 +141,7 @@ class Checks:
         began = time.time()
         facts = one.ask(
             {"do": "check", "files": self._files, "words": self._words, "below": self._where.below,
-             "env": {**machine.env, **_devices(machine)}},
+             "env": machine.variables},
             _ANSWERS_S,
         )  # fmt: skip
         if not facts:
@@ -260,8 +262,6 @@ class Checks:
 
     def _route_here(self) -> str:
         """The address of this machine on the way to another host."""
-        import socket
-
         peers = [one.facts["address"] for one in self._all[1:] if one.facts.get("address")]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
             try:
@@ -302,9 +302,8 @@ class Checks:
                 f"git -C {self._root} init && git -C {self._root} add .",
             )
         names = b"\0".join(os.fsencode(name) for name in self._files)
-        make = subprocess.run(
-            [*one.shell, f"mkdir -p {_quoted(machine.folder)}"], capture_output=True, check=False
-        )
+        folder = f"mkdir -p {shlex.quote(machine.folder)}"
+        make = subprocess.run([*one.shell, folder], capture_output=True, check=False)
         words = [
             "rsync", "-a", "--from0", "--files-from=-", "-e", one.rsync_shell, f"{self._root}/",
             f"{machine.address}:{machine.folder}/",
@@ -396,10 +395,6 @@ def _ranks(facts: Mapping[str, Any]) -> int:
     return int(plan["ranks"]["here"]) if plan["ranks"] else 1
 
 
-def _devices(machine: Machine) -> dict[str, str]:
-    return {"CUDA_VISIBLE_DEVICES": devices(machine)} if machine.gpus else {}
-
-
 def _digest(path: Path) -> str:
     try:
         return blake2b(path.read_bytes(), digest_size=8).hexdigest()
@@ -410,9 +405,3 @@ def _digest(path: Path) -> str:
 def _release(version: str) -> str:
     """A version without its build: torch for a GPU and torch for the CPU go together."""
     return version.partition("+")[0]
-
-
-def _quoted(text: str) -> str:
-    import shlex
-
-    return shlex.quote(text)

@@ -16,12 +16,12 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from fdl.base import output
-from fdl.base.signals import handled
+from fdl.base.signals import ENDING, handled
 from fdl.plan.planner import JOIN_VARIABLE
 from fdl.run.batch.task import joining
 from fdl.run.hosts.checks import Checked, Checks, require, show, tracked_files
 from fdl.run.hosts.connection import Connection
-from fdl.run.hosts.machines import devices
+from fdl.run.lines import write_all
 from fdl.run.pool import Printer
 from fdl.run.step import DONE, FAILED, STOPPED, Outcome
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from fdl.run.step import Step, Where
 
-_ENDING = ("SIGINT", "SIGQUIT", "SIGHUP", "SIGTERM")
 _SILENT_S = 12.0
 """A host that has said nothing for so long is lost: it says something every 2 s."""
 _LATE_S = 20.0
@@ -58,7 +57,7 @@ def run_all(steps: Sequence[Step], where: Where) -> list[Outcome]:
         checked = hosts.check()
         show(checked, hosts.connections, always=False)
         require(checked)
-        stack.enter_context(handled((*_ENDING, "SIGTSTP"), hosts.events.put))
+        stack.enter_context(handled((*ENDING, "SIGTSTP"), hosts.events.put))
         code = hosts.run(checked)
     took = time.monotonic() - began
     state = STOPPED if hosts.signal else FAILED if code else DONE
@@ -143,9 +142,7 @@ class _Hosts:
         joins = meeting and self._elastic
         words = joining(self._step.words, meeting, 1 if joins else len(self.connections))
         for number, one in enumerate(self.connections):
-            env = dict(one.machine.env)
-            if one.machine.gpus:
-                env["CUDA_VISIBLE_DEVICES"] = devices(one.machine)
+            env = one.machine.variables
             if meeting:
                 env["FLODL_HOST"] = one.machine.name
             if joins and number == 0:
@@ -173,8 +170,7 @@ class _Hosts:
         """Take a message, on the thread of its connection."""
         number = self.connections.index(connection)
         if writer := self._writers.get((number, kind)):
-            while content:
-                content = content[os.write(writer, content) :]
+            write_all(writer, content)
         else:
             self.events.put((number, kind, content))
 

@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import ManifestError, UsageError
+from fdl.base.hardware.troubles import VARIABLE as DEVICES_VARIABLE
 from fdl.base.light_record import Record
 from fdl.manifest.node import origin
 from fdl.run.batch.task import joining
@@ -48,6 +49,16 @@ class Machine(Record):
     env: Mapping[str, str] = {}
     meet: str = ""
     place: str = ""
+
+    @property
+    def devices(self) -> str:
+        """The GPUs that it uses, of a host that may have more; empty for all."""
+        return ",".join(map(str, range(self.gpus)))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables of the command there, with the GPUs that it uses."""
+        return {**self.env, **({DEVICES_VARIABLE: self.devices} if self.gpus else {})}
 
     @property
     def is_here(self) -> bool:
@@ -147,12 +158,7 @@ def as_text(step: Step, where: Where) -> str:
     for number, one in enumerate(where.hosts):
         count = 1 if step.plan.elastic else len(where.hosts)
         words = shlex.join(["fdl", *joining(step.words, "HOST:PORT", count)])
-        gpus = f"CUDA_VISIBLE_DEVICES={devices(one)} " if one.gpus else ""
+        gpus = f"{DEVICES_VARIABLE}={one.devices} " if one.gpus else ""
         sync = f"rsync the tracked files to {one.address}:{one.folder}\n" if where.syncs else ""
         lines.append(f"{sync}{one.typed(f'{gpus}{words}')}  # host {number}: {one.name}\n")
     return "".join(lines)
-
-
-def devices(machine: Machine) -> str:
-    """The GPUs of a host that has more than it uses."""
-    return ",".join(map(str, range(machine.gpus)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fdl.base import output
 from fdl.base.errors import UsageError
+from fdl.base.files import read_json
 from fdl.base.run_record import CONFIG, DIRECTORY_VARIABLE, RECORD
 from fdl.base.shell_words import join
 from fdl.plan.dry_run import several_as_json
@@ -25,7 +26,7 @@ from fdl.run.sweeps.search import Search
 from fdl.run.sweeps.store import RUNNING, WAITING, Row, Sweep, find, now
 from fdl.run.sweeps.target import Target
 from fdl.runs.describe import Comparison
-from fdl.runs.metrics import Metric, read_json
+from fdl.runs.metrics import Metric
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

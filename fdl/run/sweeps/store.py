@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.base import run_record
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.files import inside, put_own, subfolders
+from fdl.base.files import inside, new_folder, put_own, read_json, subfolders
 from fdl.plan.recorded import USUAL_FOLDER
 from fdl.run.step import DONE, FAILED, STOPPED
 from fdl.runs.find import folders, search, shortened
-from fdl.runs.metrics import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,15 +82,7 @@ class Sweep:
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            attempt = 1
-            while True:
-                path = folder / (name if attempt == 1 else f"{name}-{attempt}")
-                try:
-                    path.mkdir()
-                    break
-                except FileExistsError:
-                    attempt += 1
-            made = cls(path, settings, rows)
+            made = cls(Path(new_folder(folder, name)), settings, rows)
             made.save()
         except OSError as problem:
             raise FdlError(

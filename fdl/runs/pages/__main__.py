@@ -20,8 +20,7 @@ from typing import Any
 
 from fdl.base.errors import FdlError
 from fdl.runs.pages.one import Acts, RunPage
-from fdl.runs.pages.server import ADDRESS, PageServer
-from fdl.runs.pages.token import page_token
+from fdl.runs.pages.server import ADDRESS, PageServer, page_token
 
 _GOODBYE_SECONDS = 2.0
 _ANSWER_SECONDS = 60.0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from array import array
 from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from fdl.runs.step_files import Line, Pieces, StepFiles, merged, of_values
+from fdl.runs.step_files import Line, Pieces, StepFiles, little_endian, merged, of_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,13 +70,7 @@ def packed(entries: Sequence[Entry], request: Request, *, band: bool) -> bytes:
             body.fromlist(column)
     text = json.dumps(head).encode()
     text += b" " * (-(4 + len(text)) % 8)
-    return len(text).to_bytes(4, "little") + text + _little(body)
-
-
-def _little(numbers: array[float]) -> bytes:
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
+    return len(text).to_bytes(4, "little") + text + little_endian(body).tobytes()
 
 
 def _by_step(files: StepFiles, request: Request) -> Pieces:

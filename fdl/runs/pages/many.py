@@ -1,13 +1,10 @@
-"""The page of many runs: served with its rows, curves and the page of each run, or as one file."""
+"""The page of many runs: served with its rows, curves and the page of each run."""
 
 from __future__ import annotations
 
-import base64
 import json
 import math
-import os
 import re
-import struct
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -16,7 +13,7 @@ from fdl.base.errors import UsageError
 from fdl.base.files import open_own
 from fdl.base.masking import KNOWN
 from fdl.runs import query
-from fdl.runs.pages.curves import Axis, Request as Wanted, curve, packed
+from fdl.runs.pages.curves import Axis, Request as Wanted, packed
 from fdl.runs.pages.one import RunPage
 from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json
 from fdl.runs.quantity import Known, plain
@@ -33,10 +30,6 @@ if TYPE_CHECKING:
 _MOST_PIECES = 10_000
 _PATIENCE_SECONDS = 0.5
 """How long a page waits for rows of runs that are being read."""
-
-_POINTS_PER_CURVE = 1500
-_POINTS_IN_FILE = 1_500_000
-"""Bounds of a page that is one file: some 16 bytes each."""
 
 _AXES: dict[str, Axis] = {axis: axis for axis in get_args(Axis)}
 _LONGEST_HINT = 100
@@ -65,7 +58,9 @@ class RunsPage:
         """
         path = request.path
         if path == "/":
-            page = _page(self._title, {"served": True}, served=True)
+            parts = {"title": self._title, "version": __version__}
+            content = {name: KNOWN.text(json.dumps(part)) for name, part in parts.items()}
+            page = page_assets.page(f"Runs · {self._title}", content, served=True)
             return Answer(page.encode(), HTML, page_assets.policy(served=True))
         if path == "/runs":
             since = int(_number(request, "since", -1))
@@ -73,7 +68,7 @@ class RunsPage:
         if path == "/where":
             return in_json(_where(self._catalog.known(), request.text("text")))
         if path == "/curves":
-            entries = self._catalog.by_ids(_ids(request.text("runs")))
+            entries = self._catalog.by_ids(set(map(int, request.text("runs").split(","))))
             body = packed(entries, _wanted(request), band=request.text("band") == "1")
             return Answer(body, "application/octet-stream")
         word, slash, rest = path.removeprefix("/").partition("/")
@@ -85,53 +80,6 @@ class RunsPage:
                 own = self._pages.setdefault(found[0].path, RunPage(found[0].path))
                 return own.answer(request.below(f"/{rest}"), closing)
         raise Refused(HTTPStatus.NOT_FOUND, "there is nothing at this address")
-
-
-def whole(title: str, entries: Sequence[Entry], target: Path) -> str:
-    """The page as one file with its data.
-
-    Args:
-        title: What the page is called.
-        entries: The runs.
-        target: Where the file will be, for links to the reports.
-    """
-    rows = [{"id": one.id, **one.row, "report": _link(one, target)} for one in entries]
-    runs = {"version": 1, "order": [one.id for one in entries], "rows": rows}
-    content = {"served": False, "runs": runs, **_curves(entries)}
-    return _page(title, content, served=False)
-
-
-def _page(title: str, content: dict[str, Any], *, served: bool) -> str:
-    content = {"title": title, "version": __version__, **content}
-    parts = {
-        name: KNOWN.text(json.dumps(part, ensure_ascii=False, allow_nan=False))
-        for name, part in content.items()
-    }
-    return page_assets.page(f"Runs · {title}", parts, served=served)
-
-
-def _link(entry: Entry, target: Path) -> str | None:
-    """The path of a run's report, relative to the folder of a file that links to it."""
-    if not entry.row["has_report"]:
-        return None
-    return os.path.relpath(entry.path / REPORT, target.parent)
-
-
-def _curves(entries: Sequence[Entry]) -> dict[str, Any]:
-    """All curves on all axes. Columns that are equal are stored once."""
-    listed = [(entry, name) for entry in entries for name in entry.row["curves"]]
-    count = max(50, min(_POINTS_PER_CURVE, _POINTS_IN_FILE // max(1, len(listed))))
-    columns: dict[bytes, int] = {}
-    curves = []
-    for entry, name in listed:
-        for axis in _AXES.values():
-            pieces = curve(entry, Wanted(name, axis, count))
-            if pieces.steps:
-                gaps = [x for x, gap in zip(pieces.steps, pieces.broken, strict=True) if gap]
-                numbers = [struct.pack(f"<{len(one)}d", *one) for one in pieces[:4]]
-                places = [columns.setdefault(one, len(columns)) for one in numbers]
-                curves.append([entry.id, name, axis, gaps, *places])
-    return {"curves": curves, "columns": [base64.b64encode(one).decode() for one in columns]}
 
 
 def _where(entries: Sequence[Entry], text: str) -> dict[str, Any]:
@@ -203,15 +151,3 @@ def _number(request: Request, name: str, default: float) -> float:
     if math.isnan(value):
         raise ValueError(name)
     return value
-
-
-def _ids(text: str) -> set[int]:
-    """Numbers of runs as text: ``0-3,7``."""
-    found: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        low, high = int(first), int(last or first)
-        if high - low > 100_000:
-            raise ValueError(text)
-        found.update(range(low, high + 1))
-    return found

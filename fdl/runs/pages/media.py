@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from fdl.base.files import inside, open_own
-from fdl.runs.metrics import read_json
+from fdl.base.files import inside, open_own, read_json
 from fdl.runs.pages.server import Answer, Refused, in_json
 
 if TYPE_CHECKING:

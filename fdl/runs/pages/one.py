@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.base import page_assets
-from fdl.base.files import inside, open_own
-from fdl.runs.metrics import read_json
+from fdl.base.files import inside, open_own, read_json
 from fdl.runs.pages.media import media_answer
 from fdl.runs.pages.rows import PAGE as FOLDER
 from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json
@@ -112,10 +111,8 @@ class RunPage:
             text = "the run has no page yet, or another program wrote it; try again"
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, text)
         now = self._now()
-        facts = json.loads(info.text)
         files = StepFiles.read(self._run)
         parts = {
-            "info": facts,
             "series": [_whole(files, name, POINTS) for name in files.names],
             "clock": _clock(files),
             "progress": now.get("progress"),
@@ -130,33 +127,27 @@ class RunPage:
             },
         }
         finish = _end(lines)
-        listed = {
-            "records": f"[{','.join(line.text for line in lines if line.kind == 'epoch')}]",
-            "finish": finish.text if finish else "null",
-        }
-        texts = listed | {
-            name: json.dumps(part, separators=(",", ":")) for name, part in parts.items()
-        }
-        names = (facts.get("label") or "Training run", facts.get("run"))
-        title = " · ".join(str(name) for name in names if name)
-        return page_assets.page(title, texts, served=True)
+        records = (line.text for line in lines if line.kind == "epoch")
+        end = finish.text if finish else "null"
+        return page_assets.run_page(json.loads(info.text), records, parts, finish=end, served=True)
 
     def _stream(self, after: int, closing: threading.Event) -> Iterator[bytes]:
         """The events of a run: its facts, the records behind a place, and what happens then."""
+        # Before the first byte: a reader that has it misses nothing that happens from then on.
+        part, seen = self._news.join()
         yield b"retry: 1000\n\n"
         lines = self._lines(0)
         place = after if not lines or after <= lines[-1].end else 0
         end = _end(lines)
         if info := _newest(lines, "run"):
             yield self._event(info, with_id=False)
-        part, seen = self._news.join()
         silent, ended = 0.0, False
         while True:
             records = [line for line in lines if line.end > place and line is not end]
             part = b"".join(map(self._event, records)) + part
             if end is not None:
                 closing.wait(_LOOK_SECONDS)  # curves and media have files of their own
-                yield part + self._news.after(seen)[0] + self._event(end)
+                yield part + self._news.after(seen, last=True)[0] + self._event(end)
                 return
             silent = 0.0 if part else silent + _LOOK_SECONDS
             if not part and silent >= _SILENT_SECONDS:
@@ -170,7 +161,7 @@ class RunPage:
             place = max([place, *(line.end for line in lines)])
             lines = self._lines(place)
             end = _end(lines)
-            part, seen = self._news.after(seen)
+            part, seen = self._news.after(seen, last=ended)
 
     def _event(self, line: Line, *, with_id: bool = True) -> bytes:
         text = line.text
@@ -284,22 +275,26 @@ class _News:
             self._look()
             return b"".join(self._newest.values()), self._count
 
-    def after(self, place: int) -> tuple[bytes, int]:
+    def after(self, place: int, *, last: bool = False) -> tuple[bytes, int]:
         """The events behind a place, and the place behind them.
+
+        Args:
+            place: Where the reader is.
+            last: Whether the reader does not come again.
 
         Raises:
             Refused: The reader has missed events that are no longer kept.
         """
         with self._lock:
-            self._look()
+            self._look(again=last)
             missed = self._count - place
             if missed > len(self._events):
                 raise Refused(HTTPStatus.GONE, "the reader was too slow")
             return b"".join(islice(self._events, len(self._events) - missed, None)), self._count
 
-    def _look(self) -> None:
+    def _look(self, *, again: bool = False) -> None:
         now = time.monotonic()
-        if now - self._looked < _LOOK_SECONDS / 2:
+        if now - self._looked < _LOOK_SECONDS / 2 and not again:
             return
         self._looked = now
         for event in self._changes():

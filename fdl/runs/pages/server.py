@@ -9,6 +9,9 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import os
+import re
+import secrets
 import socket
 import socketserver
 import threading
@@ -19,7 +22,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from fdl.base.cache_folder import cache_folder
 from fdl.base.errors import FdlError
+from fdl.base.files import put_own
 from fdl.base.masking import KNOWN
 
 if TYPE_CHECKING:
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 
 ADDRESS = "127.0.0.1"
 TOKEN_HEADER = "X-Flodl-Token"
+_TOKEN_FILE = "page-token"
+"""One token per user, in a file that only this user can read."""
 MOST_CONNECTIONS = 1000
 LONGEST_BODY = 4096
 STALLED_SECONDS = 30.0
@@ -369,3 +376,20 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def page_token() -> str:
+    """The token of this user; a new one if there is none, or if others could have read it.
+
+    Where it cannot be kept, each call gives another token.
+    """
+    file = cache_folder() / _TOKEN_FILE
+    with suppress(OSError, ValueError):
+        if file.stat().st_mode & 0o077 == 0 or os.name == "nt":
+            known = file.read_text(encoding="ascii").strip()
+            if re.fullmatch(r"[\w-]{22,}", known):
+                return known
+    made = secrets.token_urlsafe(16)
+    with suppress(OSError):
+        put_own(file.parent, file, f"{made}\n".encode(), 0o600)
+    return made

@@ -15,24 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.files import text_of
 from fdl.base.venv import project_prefix, site_packages
 
 if TYPE_CHECKING:
     from griffe import Attribute, Class, Module, Object
-
-CATEGORIES = (
-    "autograd",
-    "data",
-    "distributed",
-    "graph",
-    "losses",
-    "modules",
-    "optimizers",
-    "schedulers",
-    "tensor",
-    "other",
-)
-"""The categories; entries are sorted by their names."""
 
 FUNCTIONS = " (functions)"
 
@@ -61,7 +48,7 @@ class Entry:
 
     Attributes:
         name: Name of the class, or the module and :data:`FUNCTIONS`.
-        category: One of :data:`CATEGORIES`.
+        category: Its topic: ``graph``, ``optimizers``; ``other`` if its path tells none.
         module: The shortest module to import it from.
         file: File that defines it, relative to the folder that holds the package.
         line: Line of the definition.
@@ -94,11 +81,6 @@ class Entry:
     def is_class(self) -> bool:
         """Whether it is a class and not the functions of a module."""
         return not self.name.endswith(FUNCTIONS)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to say about it but its name."""
-        return not (self.doc or self.constructors or self.methods or self.examples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +116,12 @@ def find(path: Path | None, start: Path, environ: Mapping[str, str]) -> Path:
         FdlError: flodl is not there.
     """
     if path is not None:
-        return _named(path)
-    for folder in [start, *start.parents][: LEVELS + 1]:
-        if _is_checkout(folder):
+        return _named(path.expanduser().absolute())
+    found = [folder for folder in [start, *start.parents][: LEVELS + 1] if _is_checkout(folder)]
+    found += map(Path, site_packages(project_prefix(str(start), environ)))
+    for folder in (*found, Path(__file__).parents[3]):
+        if _is_package(folder / OWN_NAME):
             return folder / OWN_NAME
-    for found in _installed(start, environ):
-        if _is_package(found):
-            return found
     raise FdlError(
         "the source of flodl is neither in a checkout around here nor installed",
         hint="name a folder that holds it: fdl api-ref --path DIR",
@@ -148,25 +129,21 @@ def find(path: Path | None, start: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _named(path: Path) -> Path:
-    path = path.expanduser().absolute()
-    for candidate in (path / OWN_NAME, path / "src" / OWN_NAME, path):
-        if _is_package(candidate):
-            return candidate
+    problem = ": it has no Python package" if path.is_dir() else ": there is no such folder"
+    hint = "name a project folder, or a folder with an __init__.py"
+    for one in (path / OWN_NAME, path / "src" / OWN_NAME, path):
+        if _is_package(one):
+            return one
     for folder in (path / "src", path):
         found = [one for one in sorted(folder.glob("*")) if _is_package(one)]
         found = [one for one in found if one.name not in ("test", "tests")]
         if len(found) == 1:
             return found[0]
         if found:
-            raise UsageError(
-                f"--path {path} has several packages: {', '.join(one.name for one in found)}",
-                hint=f"name one: fdl api-ref --path {found[0]}",
-            )
-    problem = "it has no Python package" if path.is_dir() else "there is no such folder"
-    raise UsageError(
-        f"--path {path}: {problem}",
-        hint="name a project folder, or a folder with an __init__.py",
-    )
+            problem = f" has several packages: {', '.join(one.name for one in found)}"
+            hint = f"name one: fdl api-ref --path {found[0]}"
+            break
+    raise UsageError(f"--path {path}{problem}", hint=hint)
 
 
 def _is_package(folder: Path) -> bool:
@@ -174,21 +151,11 @@ def _is_package(folder: Path) -> bool:
 
 
 def _is_checkout(folder: Path) -> bool:
-    if not _is_package(folder / OWN_NAME):
-        return False
     try:
-        document = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        document = tomllib.loads(text_of(folder / "pyproject.toml"))
+        return bool(document["project"]["name"] == OWN_NAME)
+    except (ValueError, LookupError, TypeError):
         return False
-    project = document.get("project")
-    return isinstance(project, dict) and project.get("name") == OWN_NAME
-
-
-def _installed(start: Path, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Where an installed flodl may be: the project's, which may differ from our own, first."""
-    for folder in site_packages(project_prefix(str(start), environ)):
-        yield Path(folder, OWN_NAME)
-    yield Path(__file__).parents[3] / OWN_NAME
 
 
 _FOLDERS = ("autograd", "data", "distributed", "graph", "tensor")
@@ -203,10 +170,11 @@ _OF_FILE = {
     "schedulers": "schedulers",
     "tensor": "tensor",
 }
-_ENUMS = ("Enum", "Flag", "IntEnum", "IntFlag", "StrEnum", "ReprEnum")
 _HIDDEN = re.compile(r"[_.].*|test_.*|.*_test\.py|tests?|conftest\.py")
-_FENCED = re.compile(r"^( *)```[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
-_DOCTEST = re.compile(r"^ *>>> .*(?:\n(?! *$).*)*", re.MULTILINE)
+_ENUM = re.compile(r"(.*\.)?(Int|Str|Repr)?(Enum|Flag)")
+_CODE = re.compile(
+    r"^( *)```[^\n]*\n(.*?)^\1```|^ *>>> [^\n]*(?:\n(?! *$)[^\n]*)*", re.DOTALL | re.MULTILINE
+)
 _FLUENT = re.compile(r".*Callable\[Concatenate\[(\w+), .*\], \1\]")
 """What a decorator returns that makes a method return its object."""
 
@@ -226,14 +194,16 @@ def scan(package: Path) -> Reference:
         try:
             modules[shown] = _read(file, module_of(shown))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            problems.append(_problem(shown, error))
+            reason = getattr(error, "msg", None) or getattr(error, "strerror", None) or str(error)
+            line = getattr(error, "lineno", None) or 1
+            problems.append(f"{shown}:{line}: {reason or type(error).__name__}")
     places = _places(modules, package.name)
     entries = [
         entry
         for file, module in modules.items()
         if not file.endswith("/__init__.pyi")
         for entry in _entries(file, module, places)
-        if not entry.is_empty
+        if entry.doc or entry.constructors or entry.methods or entry.examples
     ]
     named = Counter(one.name for one in entries)
     classes = {one.name: one for one in entries if one.is_class and named[one.name] == 1}
@@ -256,7 +226,7 @@ def category(file: str) -> str:
             return folder
     if name in _OF_FILE and folders[:1] in ([], ["nn"], ["train"]):
         return _OF_FILE[name]
-    return "modules" if folders[:1] == ["nn"] else CATEGORIES[-1]
+    return "modules" if folders[:1] == ["nn"] else "other"
 
 
 def _files(package: Path) -> Iterator[Path]:
@@ -283,8 +253,8 @@ def _read(file: Path, name: str) -> Module:
         warnings.simplefilter("ignore")
         # In a collection of its own: the constructor of a data class shows its own fields.
         module = visit(name, file, stream.read(), modules_collection=ModulesCollection())
-    for one in _members(module).values():
-        for attribute in _members(one).values() if one.is_class else ():
+    for one in _members(module):
+        for attribute in _members(one) if one.is_class else ():
             if attribute.is_attribute:
                 show_default(attribute)
     DataclassesExtension().on_package(pkg=module)
@@ -301,21 +271,23 @@ def show_default(attribute: Attribute) -> None:
 
 
 def _version(module: Module | None) -> str:
-    found = _members(module).get("__version__") if module else None
-    text = str(found.value) if found is not None and found.is_attribute else ""
+    own = {one.name: one for one in _members(module)} if module else {}
+    text = str(getattr(own.get("__version__"), "value", ""))
     return text[1:-1] if text.startswith(("'", '"')) else "unknown"
 
 
-def _members(one: Class | Module) -> dict[str, Any]:
+def _members(one: Class | Module) -> list[Any]:
     """What a class or a module defines itself."""
-    return {name: each for name, each in one.members.items() if not each.is_alias}
+    return [each for each in one.members.values() if not each.is_alias]
 
 
-def _problem(file: str, error: Exception) -> str:
-    if isinstance(error, SyntaxError):
-        return f"{file}:{error.lineno or 1}: {error.msg}"
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    return f"{file}:1: {reason or type(error).__name__}"
+def _public(one: Class | Module, *labels: str) -> list[Any]:
+    """The public functions of a module or a class, or what has one of some labels."""
+    return [
+        each
+        for each in _members(one)
+        if not each.name.startswith("_") and (each.is_function or each.labels.intersection(labels))
+    ]
 
 
 def _places(modules: Mapping[str, Module], package: str) -> dict[str, str]:
@@ -324,92 +296,81 @@ def _places(modules: Mapping[str, Module], package: str) -> dict[str, str]:
     Only packages export: what a module imports is for its own use. The stub of a package lists the
     names that it imports at their first use. Another name would be another thing to the reader.
     """
-    exports: dict[str, str] = {}
-    for module in (one for file, one in modules.items() if "/__init__.py" in file):
-        for name, one in module.members.items():
-            target = getattr(one, "target_path", "")
-            if target.startswith(f"{package}.") and target.endswith(f".{name}"):
-                exports[f"{module.path}.{name}"] = target
+    exports = {
+        f"{module.path}.{name}": target
+        for file, module in modules.items()
+        if "/__init__.py" in file
+        for name, one in module.members.items()
+        if not name.startswith("_")
+        and re.fullmatch(rf"{package}\.(.*\.)?{name}", target := getattr(one, "target_path", ""))
+    }
     places: dict[str, str] = {}
     for place in sorted(exports, key=lambda path: (path.count("."), path)):
-        home, _, name = place.rpartition(".")
-        path, seen = place, {""}
-        while path in exports and path not in seen:
-            seen.add(path)
-            path = exports[path]
-        if not name.startswith("_"):
-            places.setdefault(path, home)
+        path = place
+        # Each name on the way is nearer to its definition, unless two packages import in a circle.
+        for _ in exports:
+            path = exports.get(path, path)
+        places.setdefault(path, place.rpartition(".")[0])
     return places
 
 
 def _entries(file: str, module: Module, places: Mapping[str, str]) -> Iterator[Entry]:
-    own = _members(module).values()
+    where: dict[str, Any] = {"category": category(file), "file": file}
+    own = _members(module)
     fluent = {one.name for one in own if one.is_function and _FLUENT.match(str(one.annotation))}
     for one in own:
         if one.is_class and not one.name.startswith("_"):
-            place = places.get(one.path, module.path)
-            yield _class(one, fluent, category=category(file), module=place, file=file)
-    functions = [one for one in own if one.is_function and not one.name.startswith("_")]
-    if functions:
+            yield _class(one, fluent, module=places.get(one.path, module.path), **where)
+    if functions := _public(module):
         yield Entry(
             name=f"{module.path}{FUNCTIONS}",
-            category=category(file),
             module=module.path,
-            file=file,
             line=functions[0].lineno or 1,
-            doc=_first_line(module),
-            docstring=_docstring(module),
             methods=tuple(_signature(one, places.get(one.path, "")) for one in functions),
             examples=tuple(_examples([module, *functions])),
+            **_texts(module),
+            **where,
         )
 
 
 def _class(one: Class, fluent: set[str], **where: Any) -> Entry:
     bases = [base for base in map(str, one.bases) if not base.rpartition(".")[2].startswith("_")]
-    public = [
-        each
-        for each in _members(one).values()
-        if (each.is_function or "property" in each.labels) and not each.name.startswith("_")
-    ]
+    public = _public(one, "property")
     makers = [
-        each
+        each.name
         for each in public
         if "classmethod" in each.labels
-        and re.findall(r"\w+", str(each.annotation))[:1] in ([one.name], ["Self"])
+        and re.match(rf"\W*({one.name}|Self)\b", str(each.annotation))
     ]
     shown = {each.name: _signature(each, one.name, fluent) for each in public}
-    made = [shown.pop(each.name) for each in makers]
+    made = [shown.pop(name) for name in makers]
     return Entry(
         name=one.name,
         line=one.lineno or 1,
-        doc=_first_line(one),
-        docstring=_docstring(one),
         traits=tuple(base for base in bases if base != "object"),
-        constructors=(*_own_constructor(one, [base.rpartition(".")[2] for base in bases]), *made),
+        constructors=(*_own_constructor(one, bases), *made),
         builder_methods=tuple(
-            each.name
-            for each in public
-            if each.name in ("build", "done") or each.name.startswith("with_")
+            each.name for each in public if re.match(r"(build|done)$|with_", each.name)
         ),
         methods=tuple(shown.values()),
         examples=tuple(_examples([one, *public])),
+        **_texts(one),
         **where,
     )
 
 
 def _own_constructor(one: Class, bases: Iterable[str]) -> Iterator[Signature]:
     """The call of the class itself, or the members of an enum."""
-    members = _members(one)
-    attributes = [each for each in members.values() if each.is_attribute]
-    init = members.get("__init__")
-    if set(bases) & set(_ENUMS):
+    attributes = [each for each in _members(one) if each.is_attribute]
+    init: Any = one.members.get("__init__")
+    if any(map(_ENUM.fullmatch, bases)):
         for each in attributes:
             if "class-attribute" in each.labels and each.value and each.name[0] != "_":
                 yield Signature(each.name, f"{one.name}.{each.name}")
     elif init is not None and init.is_function:
         sig = init.signature(name=one.name, return_type=False)
-        yield Signature("__init__", sig, _first_line(init), _docstring(init))
-    elif "NamedTuple" in bases:
+        yield Signature("__init__", sig, **_texts(init))
+    elif any(base.endswith("NamedTuple") for base in bases):
         fields = (
             f"{each.name}: {each.annotation}" + (f" = {each.value}" if each.value else "")
             for each in attributes
@@ -420,54 +381,42 @@ def _own_constructor(one: Class, bases: Iterable[str]) -> Iterator[Signature]:
 
 def _signature(one: Any, owner: str, fluent: Iterable[str] = ()) -> Signature:
     """A function, behind the class or module that it is called on where that matters."""
-    if "property" in one.labels:
-        sig = f"{one.name}: {one.annotation}" if one.annotation else one.name
-        return Signature(one.name, sig, _first_line(one), _docstring(one))
     is_called_on = not one.parent.is_class or {"staticmethod", "classmethod"} & one.labels
     name = f"{owner}.{one.name}" if owner and is_called_on else one.name
-    if set(fluent).intersection(str(each.value) for each in one.decorators):
+    if "property" in one.labels:
+        sig = f"{one.name}: {one.annotation}" if one.annotation else one.name
+    elif set(fluent).intersection(str(each.value) for each in one.decorators):
         sig = f"{one.signature(name=name, return_type=False)} -> Self"
     else:
         sig = one.signature(name=name)
-    sig = f"async {sig}" if "async" in one.labels else sig
-    return Signature(one.name, sig, _first_line(one), _docstring(one))
+    return Signature(one.name, f"{'async ' * ('async' in one.labels)}{sig}", **_texts(one))
 
 
-def _inherited(
-    entry: Entry, classes: Mapping[str, Entry], below: tuple[str, ...] = ()
-) -> Iterator[Signature]:
-    """Methods of the bases that are classes of this package, nearest first."""
-    below = (*below, entry.name)
+def _bases(entry: Entry, classes: Mapping[str, Entry], below: tuple[str, ...]) -> Iterator[Entry]:
+    """The bases that are classes of this package, nearest first."""
     for base in entry.traits:
         found = classes.get(base.partition("[")[0].rpartition(".")[2])
         if found is not None and found.name not in below:
-            yield from found.methods
-            yield from _inherited(found, classes, below)
+            yield from (found, *_bases(found, classes, (*below, found.name)))
 
 
 def _with_inherited(entry: Entry, classes: Mapping[str, Entry]) -> Entry:
-    named = {one.name for one in (*entry.constructors, *entry.methods)}
-    added: dict[str, Signature] = {}
-    for one in _inherited(entry, classes):
-        if one.name not in named:
-            added.setdefault(one.name, one)
-    return replace(entry, methods=(*entry.methods, *added.values()))
+    constructors = [one.name for one in entry.constructors]
+    methods = {one.name: one for one in entry.methods}
+    for base in _bases(entry, classes, (entry.name,)):
+        known = {*constructors, *methods}
+        methods |= {one.name: one for one in base.methods if one.name not in known}
+    return replace(entry, methods=tuple(methods.values()))
 
 
-def _docstring(one: Object) -> str:
-    return one.docstring.value if one.docstring else ""
-
-
-def _first_line(one: Object) -> str:
-    return _docstring(one).partition("\n")[0].strip()
+def _texts(one: Object) -> dict[str, Any]:
+    """A docstring and its first line."""
+    text = one.docstring.value if one.docstring else ""
+    return {"doc": text.partition("\n")[0].strip(), "docstring": text}
 
 
 def _examples(definitions: Iterable[Object]) -> Iterator[str]:
     """Doctests and fenced blocks, in the order they stand in."""
     for one in definitions:
-        text = _docstring(one)
-        found = [(match.start(), match[2]) for match in _FENCED.finditer(text)]
-        outside = _FENCED.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
-        found += [(match.start(), match[0]) for match in _DOCTEST.finditer(outside)]
-        for _, code in sorted(found):
-            yield textwrap.dedent(code).strip("\n")
+        for match in _CODE.finditer(_texts(one)["docstring"]):
+            yield textwrap.dedent(match[2] or match[0]).strip("\n")

@@ -76,21 +76,22 @@ def select(reference: Reference, typed: str) -> list[Name]:
         UsageError: There is nothing of this name.
     """
     names, shown = list(_names(reference)), public(reference)
+    owner, dot, name = typed.rpartition(".")
     for found in (
         [one for one in shown if one.answers(typed)],
         [one for one in names if one.answers(typed)],
-        _members(shown, typed) or _members(names, typed),
+        [one for one in _siblings(shown, typed) if one.path.endswith(f".{name}")],
+        [one for one in _siblings(names, typed) if one.path.endswith(f".{name}")],
         [one for one in shown if f"{one.home}.".startswith(f"{typed}.")],
         [one for one in _of(shown) if one.path.endswith(f".{typed}")],
     ):
         if found:
             return found
-    owner, dot, name = typed.rpartition(".")
-    owners = [one for one in names if dot and one.answers(owner)]
-    near = nearest(name, [one.path.rpartition(".")[2] for one in _of(owners) or shown])
+    known = _siblings(names, typed)
+    near = nearest(name, [one.path.rpartition(".")[2] for one in known or shown])
     raise UsageError(
         f"there is no `{typed}` in {reference.package} {reference.version}",
-        hint=f"fdl api-ref {owner + dot if owners else ''}{near}"
+        hint=f"fdl api-ref {owner + dot if known else ''}{near}"
         if near
         else "`fdl api-ref` lists the public names",
     )
@@ -107,10 +108,10 @@ def _names(reference: Reference) -> Iterator[Name]:
             yield Name(path if "." in path else f"{entry.module}.{path}", entry, one)
 
 
-def _members(names: list[Name], typed: str) -> list[Name]:
-    owner, dot, name = typed.rpartition(".")
-    owners = [one for one in names if dot and one.answers(owner)]
-    return [one for one in _of(owners) if one.path.endswith(f".{name}")]
+def _siblings(names: list[Name], typed: str) -> list[Name]:
+    """The members of the classes that stand before the last dot."""
+    owner, dot, _ = typed.rpartition(".")
+    return _of([one for one in names if dot and one.answers(owner)])
 
 
 def _of(classes: list[Name]) -> list[Name]:

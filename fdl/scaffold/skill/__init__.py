@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from fdl.base.errors import FdlError, UsageError
+from fdl.base.errors import FdlError, UsageError, failing
 from fdl.base.files import put
 from fdl.base.suggest import nearest
 
@@ -172,15 +172,10 @@ def install(skill: Skill, tools: list[Tool], root: Path, *, dry_run: bool) -> li
     """
     files = [file for tool in tools for file in tool.files(skill, root)]
     for file in files:
-        if file.content is None or dry_run:
-            continue
-        try:
-            put(file.path, file.content.encode())
-        except OSError as error:
-            raise FdlError(
-                f"{file.path} cannot be written: {error.strerror}",
-                hint="check the permissions of its folder; `fdl skill install -n` shows all files",
-            ) from None
+        hint = "check the permissions of its folder; `fdl skill install -n` shows all files"
+        if file.content is not None and not dry_run:
+            with failing(f"{file.path} cannot be written", hint):
+                put(file.path, file.content.encode())
     return files
 
 

@@ -17,7 +17,7 @@ from fdl.base import output
 from fdl.programs.args import FdlArgs, arg, option
 from flodl.hf.errors import MissingDependencyError
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.matrix import FAMILIES, HEADS, cells_named
+from flodl.hf.matrix import FAMILIES, HEADS
 from flodl.hf.ready import anchored, announce, plain, source
 from flodl.hf.source import Access
 
@@ -159,44 +159,10 @@ def info_command(args: InfoArgs) -> int:
     from flodl.hf.info import inspect_checkpoint
 
     src = source(args.src, args.revision)
-    found = inspect_checkpoint(src, Access(revision=args.revision))
+    found = inspect_checkpoint(src, args.revision)
     text = json.dumps(found.as_json(), indent=2) + "\n" if args.json else plain(found.as_text())
     output.write(sys.stdout, text)
     return 0
-
-
-class ParityArgs(FdlArgs):
-    """Compare the outputs of flodl with those of transformers, and write them as fixtures."""
-
-    cell: str = arg(help="bert, bert-seqcls, albert-mlm, ..., or all")
-    synthetic: bool = option(help="Use small random models, and no network")
-    out: Path | None = option(help="Folder that gets one fixture per cell")
-
-    @field_validator("cell")
-    @classmethod
-    def _known_cell(cls, name: str) -> str:
-        cells_named(name)
-        return name
-
-
-def parity_command(args: ParityArgs) -> int:
-    """Compare, and print the differences.
-
-    Returns:
-        0 if all differences are small enough, else 1.
-
-    Raises:
-        FlodlError: transformers is not installed, or a model cannot be obtained.
-    """
-    from flodl.hf.parity import parity
-
-    report = parity(
-        cells_named(args.cell),
-        synthetic=args.synthetic,
-        out=None if args.out is None else anchored(args.out),
-    )
-    output.write(sys.stdout, report.as_text())
-    return 0 if report.passed else 1
 
 
 class VerifyExportArgs(FdlArgs):
@@ -260,7 +226,6 @@ class VerifyMatrixArgs(FdlArgs):
     keep: bool = option(help="Keep the exported directories")
     staging_dir: Path | None = option(help="Folder for the exports (default: a temporary one)")
     synthetic: bool = option(help="Use small random models, and no network")
-    jobs: int = option(default=1, help="Cells to verify at the same time")
     json: bool = option(help="Print one JSON document")  # type: ignore[assignment]
 
     @field_validator("families", "heads")
@@ -271,13 +236,6 @@ class VerifyMatrixArgs(FdlArgs):
             if name not in allowed:
                 raise ValueError(f"{name} is not one of {', '.join(allowed)}")
         return names
-
-    @field_validator("jobs")
-    @classmethod
-    def _at_least_one(cls, jobs: int) -> int:
-        if jobs < 1:
-            raise ValueError("it must be at least 1")
-        return jobs
 
 
 def verify_matrix_command(args: VerifyMatrixArgs) -> int:
@@ -297,7 +255,6 @@ def verify_matrix_command(args: VerifyMatrixArgs) -> int:
         synthetic=args.synthetic,
         staging=None if args.staging_dir is None else anchored(args.staging_dir),
         keep=args.keep,
-        jobs=args.jobs,
         progress=output.note,
     )
     text = json.dumps(grid.as_json(), indent=2) + "\n" if args.json else grid.as_text()
@@ -309,7 +266,6 @@ COMMANDS: Mapping[str, tuple[type[FdlArgs], Callable[[Any], int]]] = {
     "convert": (ConvertArgs, convert_command),
     "export": (ExportArgs, export_command),
     "info": (InfoArgs, info_command),
-    "parity": (ParityArgs, parity_command),
     "verify-export": (VerifyExportArgs, verify_export_command),
     "verify-matrix": (VerifyMatrixArgs, verify_matrix_command),
 }

@@ -204,7 +204,7 @@ def read_files(source: Checkpoint, wanted: str | None = None) -> TokenizerFiles:
     kinds = SOURCES if wanted is None else _kinds_with(wanted)
     for kind in kinds:
         paths = {name: source.file(name) for name in kind}
-        if all(path is not None for path in paths.values()):
+        if None not in paths.values():
             break
     else:
         tried = ", ".join(" with ".join(kind) for kind in kinds)

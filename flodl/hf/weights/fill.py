@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from flodl.checkpoint.header import StoredTensor
 from flodl.device import select_device, warn_of_slow_bfloat16
 from flodl.hf.config import EncoderConfig
-from flodl.hf.errors import CheckpointMismatchError
+from flodl.hf.errors import CheckpointMismatchError, first_of
 from flodl.hf.layers.initial import fresh
 from flodl.hf.weights import keys
 from flodl.hf.weights.keys import Place, Slot, primary, put, put_apart, slots_of
@@ -29,7 +29,6 @@ from flodl.log import verbose, warning
 HeadInit = Literal["random", "replace", "strict"]
 
 _SHOWN = 20
-_FEW = 3
 _FLOATS: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")
 }
@@ -240,10 +239,12 @@ class Fill:
     Attributes:
         slot: The slot.
         sources: Keys of the files, by name: that of a place, or another known name.
+        main: The key for the name the slot is saved by, else the only key.
     """
 
     slot: Slot
     sources: Mapping[str, str]
+    main: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,8 +310,9 @@ def match(
             wrong.shapes += shapes
         else:
             wrong.dtypes += dtypes
-            fills.append(Fill(slot, sources))
-    harmless = [n for n in unused if keys.is_harmless(n, expected)] if allow_unused else []
+            main = sources.get(slot.name) or next(iter(sources.values()))
+            fills.append(Fill(slot, sources, main))
+    harmless = [name for name in unused if allow_unused and keys.is_harmless(name, expected)]
     ignored = [unused.pop(name) for name in harmless]
     if wrong.missing or wrong.shapes or wrong.dtypes or (unused and not allow_unused):
         raise _mismatch(stored.where, wrong, unused, prefix, known=config is not None)
@@ -403,18 +405,13 @@ def _parts(fills: Sequence[Fill], tensors: Mapping[str, Tensor]) -> list[_Part]:
     read: set[str] = set()
     for one in fills:
         places = one.slot.places
-        for share, source, is_apart in shares.get(one.slot.name) or [(places, _main(one), False)]:
+        for share, source, is_apart in shares.get(one.slot.name) or [(places, one.main, False)]:
             # Parameters must not share memory: an optimizer would change both through one of them.
             tensor = tensors[source].clone() if source in read else tensors[source]
             read.add(source)
             key = one.slot.name if share is places else primary([place.key for place in share])
             parts.append(_Part(key, share, source, tensor, is_apart))
     return parts
-
-
-def _main(one: Fill) -> str:
-    """The key of the file for the name the slot is saved by, else the only key."""
-    return one.sources.get(one.slot.name, next(iter(one.sources.values())))
 
 
 _Share = tuple[tuple[Place, ...], str, bool]
@@ -440,7 +437,7 @@ def _shares_of(tied: Sequence[Fill], tensors: Mapping[str, Tensor]) -> dict[str,
 
 def _different(one: Fill, tensors: Mapping[str, Tensor]) -> list[str]:
     """The names whose stored values differ from those of the name the slot is saved by."""
-    first = _main(one)
+    first = one.main
     return [
         name
         for name, source in one.sources.items()
@@ -457,7 +454,7 @@ def _same(left: Tensor, right: Tensor) -> bool:
 
 
 def _shares(one: Fill, different: Sequence[str], split: set[str]) -> list[_Share]:
-    places, main = one.slot.places, _main(one)
+    places, main = one.slot.places, one.main
     together = tuple(place for place in places if place.key not in split)
     if together and len(together) < len(places):
         apart = [place for place in places if place.key in split]
@@ -496,9 +493,8 @@ def _place(parts: Iterable[_Part], dtype: torch.dtype | None, device: torch.devi
 def _warn_of_non_finite(parts: Iterable[_Part], where: str) -> None:
     found = [part.key for part in parts if part.source and _is_non_finite(part.tensor)]
     if found:
-        more = f" and {len(found) - _FEW} more" if len(found) > _FEW else ""
         warning(
-            f"{where}: {', '.join(found[:_FEW])}{more} hold values that are not finite; they "
+            f"{where}: {first_of(found, 3)} hold values that are not finite; they "
             "are loaded as they are"
         )
 

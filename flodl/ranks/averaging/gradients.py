@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 @final
-class GradientReducer:
-    """Averages gradients: ``g = Σ n[r] · ∇[r] / Σn`` with the mean gradient ``∇[r]`` of each rank.
+class StepAverager:
+    """Averages gradients and buffers in a step; every loop that shares steps uses it.
+
+    ``g = Σ n[r] · ∇[r] / Σn`` with the mean gradient ``∇[r]`` of each rank.
 
     Args:
         model: A model on the device of the group. The parameters that require a gradient are the
@@ -42,10 +44,32 @@ class GradientReducer:
     ) -> None:
         self._model, self._group = model, group
         self.wire = wire_in(format, group, backend)
+        self._buffers = ChangingBuffers(model, group, backend)
+
+    def average(
+        self, samples: float, extra: Sequence[float] = (), *, rows: int | None = None
+    ) -> list[float]:
+        """Average the gradients, then the buffers that changed on any rank; collective.
+
+        Args:
+            samples: Weight of this rank's gradients.
+            extra: Numbers to sum in the same exchange.
+            rows: Weight of this rank's buffers; None: ``samples``.
+
+        Returns:
+            The sums of ``extra`` over the ranks.
+        """
+        *sums, _ = self.reduce(samples, [*extra, *self._buffers.flags()])
+        self._buffers.average(sums[len(extra) :], samples if rows is None else rows)
+        return sums[: len(extra)]
+
+    def average_all_buffers(self, samples: float) -> None:
+        """Average all buffers, including those whose changes were not detected; collective."""
+        self._buffers.average_all(samples)
 
     @torch.no_grad()
     def reduce(self, samples: float, extra: Sequence[float] = ()) -> list[float]:
-        """Replace every gradient with the average over the ranks, in one exchange.
+        """Replace every gradient with the average over the ranks, in one exchange; collective.
 
         If a parameter has no gradient on some ranks, it counts as zeros there. If it has none on
         any rank, it keeps None. If no rank has samples, gradients stay unchanged.
@@ -91,53 +115,6 @@ class GradientReducer:
             targets.append(as_real(parameter.grad))
             sources.append(average)
         torch._foreach_copy_(targets, sources)
-
-
-@final
-class StepAverager:
-    """Averages gradients and the buffers that steps change; every loop that shares steps uses it.
-
-    Args:
-        model: As for :class:`GradientReducer`.
-        group: The ranks.
-        backend: How values are exchanged.
-        format: How gradients are written.
-
-    Attributes:
-        wire: Exchanges the gradients.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        group: Group,
-        backend: Backend,
-        format: ExchangeFormat = ExchangeFormat.FLOAT32,
-    ) -> None:
-        self._reducer = GradientReducer(model, group, backend, format)
-        self.wire = self._reducer.wire
-        self._buffers = ChangingBuffers(model, group, backend)
-
-    def average(
-        self, samples: float, extra: Sequence[float] = (), *, rows: int | None = None
-    ) -> list[float]:
-        """Average the gradients, then the buffers that changed on any rank; collective.
-
-        Args:
-            samples: Weight of this rank's gradients.
-            extra: Numbers to sum in the same exchange.
-            rows: Weight of this rank's buffers; None: ``samples``.
-
-        Returns:
-            The sums of ``extra`` over the ranks.
-        """
-        *sums, _ = self._reducer.reduce(samples, [*extra, *self._buffers.flags()])
-        self._buffers.average(sums[len(extra) :], samples if rows is None else rows)
-        return sums[: len(extra)]
-
-    def average_all_buffers(self, samples: int) -> None:
-        """Average all buffers, including those whose changes were not detected; collective."""
-        self._buffers.average_all(samples)
 
 
 def _dense(name: str, parameter: nn.Parameter) -> Tensor | None:

@@ -100,11 +100,14 @@ class InterruptRequest:
 
     Args:
         wake: Called from the handler, so that a loop that checks only now and then checks soon.
+
+    Attributes:
+        asked_by: The signal that asked for the stop; None if there was none.
     """
 
     def __init__(self, wake: Callable[[], object] | None = None) -> None:
         self._wake = wake
-        self._signal: signal.Signals | None = None
+        self.asked_by: signal.Signals | None = None
         self._asked_at = 0.0
         self._in_job = JOB_VARIABLE in os.environ
         self._several = self._in_job or LAUNCHED_VARIABLE in os.environ
@@ -113,17 +116,12 @@ class InterruptRequest:
     @property
     def requested(self) -> bool:
         """Whether training shall stop at the next step boundary."""
-        return self._signal is not None
-
-    @property
-    def asked_by(self) -> signal.Signals | None:
-        """The signal that asked for the stop; None if there was none."""
-        return self._signal
+        return self.asked_by is not None
 
     def ask(self) -> None:
         """Ask for the stop without a signal; a signal that follows acts at once."""
-        if self._signal is None:
-            self._signal, self._asked_at = signal.SIGINT, time.monotonic()
+        if self.asked_by is None:
+            self.asked_by, self._asked_at = signal.SIGINT, time.monotonic()
 
     def stop(self, message: str, by: signal.Signals | None = None) -> NoReturn:
         """End the training in the way the signal asked for.
@@ -137,7 +135,7 @@ class InterruptRequest:
             KeyboardInterrupt: It was SIGINT.
             Terminated: It was SIGTERM or, in a SLURM job, SIGUSR1.
         """
-        number = by or self._signal
+        number = by or self.asked_by
         if number is not None and number in (signal.SIGTERM, _NOTICE):
             raise Terminated(message, number)
         raise KeyboardInterrupt(message)
@@ -159,15 +157,15 @@ class InterruptRequest:
         traceback: TracebackType | None,
     ) -> None:
         self._restore()
-        if self.requested and isinstance(error, KeyboardInterrupt | Terminated):
+        if self.asked_by is not None and isinstance(error, KeyboardInterrupt | Terminated):
             ignore_repeated()
 
     def _install(self, number: signal.Signals) -> None:
         self._former[number] = signal.signal(number, self._request)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
-        if self._signal is None:
-            self._signal = signal.Signals(number)
+        if self.asked_by is None:
+            self.asked_by = signal.Signals(number)
             self._asked_at = time.monotonic()
             if self._wake is not None:
                 self._wake()

@@ -15,8 +15,7 @@ from flodl.device import select_device, why_unusable
 from flodl.errors import DistributedError
 from flodl.ranks.elastic.meeting_place import MeetingPlace
 from flodl.ranks.group import CONTROL_TIMEOUT, Group, LocalGroup, ProcessGroups
-from flodl.ranks.launch.launcher import JOIN_VARIABLE, Launched, detect
-from flodl.ranks.launch.orphans import end_with_launcher
+from flodl.ranks.launch.launcher import JOIN_VARIABLE, Launched, detect, end_with_launcher
 
 DEVICE_VARIABLE = "FLODL_DEVICE"
 """Number of the GPU that a rank uses instead of its local rank's."""

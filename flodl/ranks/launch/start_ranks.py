@@ -37,8 +37,7 @@ from flodl import log
 from flodl.errors import StateError, WorkersFailed
 from flodl.ranks.launch.interrupt import InterruptRequest, Terminated
 from flodl.ranks.launch.join import DEVICE_VARIABLE
-from flodl.ranks.launch.launcher import any_begun
-from flodl.ranks.launch.orphans import end_with_launcher
+from flodl.ranks.launch.launcher import any_begun, end_with_launcher
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """Signals that torch's launcher passes on to the ranks."""

@@ -1,31 +1,42 @@
-"""The checkpoints that a training writes into its run directory."""
+"""The checkpoints that a training writes into its run directory, and the best model of a run."""
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
+from torch import nn
 
 from fdl.base.files import replacing
 from flodl import log
-from flodl.checkpoint import checkpoint_metadata, persistent_buffers, save_checkpoint_file
-from flodl.checkpoint.extra_state import extra_states
+from flodl.checkpoint import (
+    checkpoint_keys,
+    checkpoint_metadata,
+    load_checkpoint_file,
+    persistent_buffers,
+    qualify,
+    save_checkpoint_file,
+)
+from flodl.checkpoint.extra_state import extra_modules, extra_states
 from flodl.checkpoint.forms import CASTABLE
 from flodl.checkpoint.sharded import agreed, everywhere, local_part, reshard, sharing_ranks
 from flodl.errors import CheckpointError, DivergedError
+from flodl.graph.graph import Graph
+from flodl.train.run.run_directory import RunDirectory
+from flodl.train.run.run_records import BEST, LAST
 from flodl.train.run.training_state import TrainingState, label_and_hash
 from flodl.worker import CpuWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from flodl.monitor import EpochMetrics
     from flodl.train.run.part_states import Parts
-    from flodl.train.run.run_directory import RunDirectory
     from flodl.train.run.training_state import Position
 
 
@@ -114,29 +125,19 @@ class CheckpointKeeper:
         self._parameters = list(model.parameters())
         self.sharing = sharing_ranks(self._parameters)
         """The processes that hold parts of the model, and take part in every save."""
-        self.keeps = self.agreed(run is not None)
+        self.keeps = self.agreed(run is not None) if self.sharing else run is not None
         """Whether states are kept; the same in all processes that share the model."""
         self._run = run
-        self._worker = worker = CpuWorker(one_thread=True)
+        self._worker: CpuWorker | None = None
         self._last = self._best = None
         if run is not None:
+            self._worker = worker = CpuWorker(one_thread=True)
             self._last = _Background(run.last_checkpoint, run.config, worker)
             self._best = _Background(run.best_checkpoint, run.config, worker)
 
     def agreed(self, value: Any) -> Any:
         """Return the JSON value of the lowest rank; collective if ranks share the model."""
         return agreed(value, self._parameters, "the decisions of a training")
-
-    def check(self, parts: Parts) -> None:
-        """Check that the training can be saved as it is, if states are kept.
-
-        Processes that share the model call this together.
-
-        Raises:
-            ValueError: It cannot; the message names the tensor or the object.
-        """
-        if self.keeps:
-            TrainingState.check(parts)
 
     def save(self, parts: Parts, position: Position, metrics: Mapping[str, float]) -> None:
         """Replace the newest checkpoint soon.
@@ -205,8 +206,6 @@ class CheckpointKeeper:
             CheckpointError: It cannot be written.
         """
         self.finish()
-        if not self.keeps:
-            return
         model = self._model
         label, hash = label_and_hash(model)
         reshard(model)
@@ -225,7 +224,8 @@ class CheckpointKeeper:
 
     def finish(self) -> None:
         """Wait until everything is written; nothing can be saved after that."""
-        self._worker.finish()
+        if self._worker is not None:
+            self._worker.finish()
         for file in (self._last, self._best):
             if file is not None:
                 file.release()
@@ -299,3 +299,70 @@ def last_values(history: Sequence[EpochMetrics]) -> dict[str, float]:
         return {}
     last = history[-1]
     return {"loss": last.avg_loss, **last.scalars}
+
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def load_best(run: str | os.PathLike[str] | RunDirectory, model: Model) -> Model:
+    """Load the best model of a run, and put it into evaluation mode.
+
+    The file is ``best.fdl``, which a Trainer writes if it was told to :meth:`keep_best`. Its values
+    are copied into the model, which stays on its device.
+
+    Args:
+        run: The folder of a run, such as ``"runs/2026-11-28T10-00-00"``, or its object. Or another
+            checkpoint, such as the ``model.fdl`` beside it.
+        model: A model built as the training built it.
+
+    Returns:
+        The model.
+
+    Raises:
+        CheckpointError: The run has no best model, or the file does not fit the model. The model
+            is unchanged.
+        ArchitectureMismatch: The file was saved from a graph of another architecture.
+        ShapeMismatch: Tensors of the same name differ in shape.
+    """
+    folder = run.path if isinstance(run, RunDirectory) else Path(run)
+    best = folder if folder.is_file() else folder / BEST
+    if not best.is_file():
+        raise CheckpointError(_missing(folder))
+    _require_all(best, model)
+    load_checkpoint_file(
+        best,
+        model.named_parameters(),
+        persistent_buffers(model),
+        model.structural_hash() if isinstance(model, Graph) else None,
+        extra_modules=extra_modules(model),
+    )
+    return model.eval()
+
+
+def _missing(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"there is no run in {folder}: `fdl runs` lists the folders of runs"
+    others = [folder / name for name in ("model.fdl", LAST) if (folder / name).is_file()]
+    if not others:
+        return f"{folder} has no {BEST}: it is no run of a Trainer, or no epoch of it is complete"
+    return (
+        f"{folder} has no {BEST}, because its Trainer was not told to keep_best(...); its newest "
+        f'weights are loaded by load_best("{others[0]}", model)'
+    )
+
+
+def _require_all(best: Path, model: nn.Module) -> None:
+    """Refuse a file without a tensor of the model, or with one that the model lacks.
+
+    Raises:
+        CheckpointError: They differ.
+    """
+    held = set(checkpoint_keys(best))
+    once = [*model.named_parameters(), *persistent_buffers(model)]
+    own = {qualify(name) for name, _ in once}
+    for told, names in (("lacks", own - held), ("has besides", held - own)):
+        if names:
+            raise CheckpointError(
+                f"{best} does not fit the model: the file {told} {', '.join(sorted(names)[:3])}"
+                f"{' and more' if len(names) > 3 else ''}; build the model as the training did"
+            )

@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, final
 
 from flodl.monitor.timeline import Timeline, merge_timelines
-from flodl.ranks.launch.clock_offsets import clock_offsets
+from flodl.ranks.clocks import clock_offsets
 from flodl.train.callbacks import Callback, TrainingRun
-from flodl.train.epoch_end import call_back
+from flodl.train.epochs import call_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +46,8 @@ def observers_of(
     yield saving
     if parts.torch_schedule is not None:
         yield parts.torch_schedule
-    yield marks
+    if plan.timeline is not None:
+        yield marks
     yield reporter
     if plan.metrics_fn is not None:
         yield EpochFunction(plan.metrics_fn)  # it sees an epoch that is shown and recorded

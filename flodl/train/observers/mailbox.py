@@ -130,7 +130,8 @@ class Mailbox:
         """Refuse the letters that were not taken, and all later ones, for this reason."""
         with self._changed:
             self._closed = self._closed or why
-        for letter in self.take():
+            letters, self._letters, self.waiting = self._letters, deque(), False
+        for letter in letters:
             letter.reply(refused(why))
 
 

@@ -48,12 +48,14 @@ class Progress:
     def open(self) -> None:
         """Take the last line of the terminal, if the output stream is one."""
         self._display = terminal.open_display(self._stream, self._style)
-        self.tell("preparing the training")
+        if self._display is not None:
+            self._display.tell("preparing the training")
 
     def close(self) -> None:
         """Clear the line and give the terminal back; it may be called again."""
-        terminal.close_display(self._display)
-        self._display = None
+        if self._display is not None:
+            terminal.close_display(self._display)
+            self._display = None
 
     def begin(
         self, epoch: int, *, steps: int | None, done: int, batch_size: int | None, now: float
@@ -75,11 +77,6 @@ class Progress:
     def skip(self, seconds: float) -> None:
         """Leave out a pause of this length: it does not count for speed and remaining time."""
         self._started += seconds
-
-    def tell(self, text: str) -> None:
-        """Show what the training does until its next step; on a terminal only."""
-        if self._display is not None:
-            self._display.tell(text)
 
     def end(self, note: str) -> None:
         """Show that all steps of the epoch are done, and what follows."""

@@ -6,15 +6,23 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
+from flodl.data import IterableLoader
+from flodl.monitor.ledger import Account
 from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.ranks.planning.scheduler import redistributed
 from flodl.ranks.settings import Policy
-from flodl.train.observers.checkpoints import CheckpointKeeper, last_values
+from flodl.train.callbacks import Callback
+from flodl.train.epochs import call_back
+from flodl.train.observers.checkpoints import (
+    CheckpointKeeper,
+    last_values,
+    non_finite_parameters,
+)
 from flodl.train.observers.step_trace import StepTrace
 from flodl.train.parts import LOADER_DEFAULTS, Assembly
 from flodl.train.run.loop_state import EpochTexts, LoopState
 from flodl.train.run.rank_state import RankCounts, RankStart, own_states, rank_record
-from flodl.train.run.training_state import Position
+from flodl.train.run.training_state import Position, TrainingState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,13 +31,17 @@ if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics
     from flodl.ranks.group import Group
     from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
-    from flodl.train.epoch_metrics import EpochLogs
+    from flodl.train.callbacks import TrainingRun
+    from flodl.train.guarding import Guarding
+    from flodl.train.observers.steering import Steering
     from flodl.train.plan import TrainingPlan
+    from flodl.train.policies.feed import Feed
+    from flodl.train.steps import Steps
 
 
 @final
-class RankCheckpoints:
-    """Collects the state of all ranks and writes it on rank 0.
+class RankCheckpoints(Callback):
+    """Collects the state of all ranks and writes it on rank 0, and the best model.
 
     Args:
         plan: The plan of the training, with the run directory.
@@ -40,9 +52,16 @@ class RankCheckpoints:
     Attributes:
         keeper: Writes the files, or takes part in that.
         samples: Records which batches this rank trains.
-        trace: Records the steps of rank 0.
+        trace: Records the steps of rank 0; None without a run directory, and before :meth:`begin`.
         unchecked: Whether :meth:`check_once` is still to be called.
+        keeps: Whether states are kept; the same on all ranks after :meth:`begin`.
     """
+
+    _feed: Feed[Any]
+    _steps: Steps
+    _guarding: Guarding
+    _steering: Steering
+    _history: Sequence[EpochMetrics]
 
     def __init__(
         self, plan: TrainingPlan, group: Group, parts: Assembly, config: ScheduleConfig | None
@@ -52,21 +71,15 @@ class RankCheckpoints:
         self._texts = EpochTexts()
         self._ledger: SampleLedger | None = None
         self.samples = SampleRecorder(group.rank, parts.batches.batch_size or 0)
-        self.trace = StepTrace(None)
-        self._writes = False
-        self.unchecked = True
-
-    @property
-    def keeps(self) -> bool:
-        """Whether states are kept."""
-        return self._writes
+        self.trace: StepTrace | None = None
+        self.keeps, self.unchecked = False, True
 
     def begin(self, found: RankStart, label: str) -> None:
         """Continue from a checkpoint or start from the beginning; collective."""
         plan, group = self._plan, self._group
         self._label = label
-        self.keeper.check(self._parts.parts({}))
-        self._writes = (
+        self._check()
+        self.keeps = (
             self._group.broadcast_object(self.keeper.keeps)
             if found.writes is None
             else found.writes
@@ -85,6 +98,26 @@ class RankCheckpoints:
         self.trace = StepTrace.begin(
             plan, self._parts.batches, group, after=found.counts.steps, source=start.source
         )
+
+    def attend(
+        self,
+        feed: Feed[Any],
+        steps: Steps,
+        guarding: Guarding,
+        steering: Steering,
+        history: Sequence[EpochMetrics],
+    ) -> None:
+        """Learn of what a checkpoint keeps the state, besides that of the parts.
+
+        Args:
+            feed: The order of the batches.
+            steps: The steps.
+            guarding: The guards.
+            steering: What people have changed.
+            history: The metrics of all epochs.
+        """
+        self._feed, self._steps, self._guarding = feed, steps, guarding
+        self._steering, self._history = steering, history
 
     def take_over(self, plan: TrainingPlan, steps: int) -> None:
         """Write from now on what another rank has written.
@@ -119,13 +152,11 @@ class RankCheckpoints:
         """
         if self.unchecked:
             self.unchecked = False
-            self.keeper.check(self._parts.parts({}))
+            self._check()
 
-    def end_trace(self, logs: EpochLogs) -> None:
-        """Write what is left of the trace, and close it."""
-        if logs.current is not None:
-            self.trace.drain(logs.current.losses)
-        self.trace.close()
+    def _check(self) -> None:
+        if self.keeper.keeps:  # the same in all processes that share the model
+            TrainingState.check(self._parts.parts({}))
 
     def append_samples(self, position: int) -> None:
         """Append the samples that all ranks have trained since the last call; collective.
@@ -134,7 +165,7 @@ class RankCheckpoints:
             position: Batches that all ranks together have consumed.
         """
         taken = self.samples.take(), self.samples.take_left_out()
-        if not self._writes:
+        if not self.keeps:
             return
         segments = self._group.gather_objects_to_first(taken)
         if self._ledger is not None and segments is not None:
@@ -146,36 +177,112 @@ class RankCheckpoints:
         if self._ledger is not None:
             self._ledger.append(position, segments)
 
-    def save(
-        self, state: LoopState, position: Position, logs: EpochLogs, counts: RankCounts,
-        schedule: ScheduleState | None,
-    ) -> Path | None:  # fmt: skip
-        """Save the state of all ranks; collective, while they have the same model.
+    # --- Saving --------------------------------------------------------------------------------
+
+    def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:  # noqa: ARG002
+        """Keep the model if the epoch was evaluated and is the best so far; collective."""
+        best, history = self._plan.best, self._history
+        if best is None or not run.averaged:
+            return
+        # Checked on all ranks, so that an unknown metric ends all of them.
+        if self.keeper.agreed(best.reached(history)) and self._group.leads:
+            with self.averaged():
+                self.keeper.save_best(Position(len(history), 0, 0), last_values(history))
+        self._steps.ledger.lap(Account.CHECKPOINT)
+
+    def on_barrier(self, run: TrainingRun) -> None:  # noqa: ARG002
+        """Save a checkpoint if that is due between two epochs, and tell the program; collective."""
+        epochs, plan = self._feed.complete, self._plan
+        if epochs % plan.checkpoint_every:
+            return
+        self.save()
+        if plan.checkpoint_fn is not None and epochs:
+            model = self._parts.model
+            call_back("checkpoint_fn", epochs - 1, plan.checkpoint_fn, epochs, model)
+
+    def save_now(self) -> str:
+        """Save a checkpoint; return why that cannot be done now, or an empty text; collective."""
+        log = self._steps.logs.current
+        if self._cannot_resume():
+            return (
+                "data that can only be iterated has no checkpoint inside an epoch; the one at the "
+                "end of the epoch is written anyway"
+            )
+        if self._feed.in_order and log is not None:
+            log.losses.check()
+        if bad := non_finite_parameters(self._parts.model):
+            return f"parameters are not finite: {', '.join(bad[:3])}"
+        self.save()
+        return ""
+
+    def _cannot_resume(self) -> bool:
+        """Whether a checkpoint of this moment would have no use."""
+        return isinstance(self._parts.batches, IterableLoader) and self._feed.place(0).step > 0
+
+    def save(self) -> None:
+        """Save the state of all ranks; collective, while they have the same model."""
+        feed, steps = self._feed, self._steps
+        place = feed.place(steps.engine.global_step)
+        # A state that cannot be resumed must not replace one that can.
+        if (feed.in_order and not self.keeps) or self._cannot_resume():
+            return
+        feed.saved()
+        steps.engine.present()
+        if feed.schedule is not None:
+            self.append_samples(feed.schedule.position)
+        written = self._write(place) if self.keeps else None
+        if place.step:
+            self._guarding.forget()
+        if written is not None:
+            steps.hooks.call("on_checkpoint", steps.run, written)
+        steps.ledger.lap(Account.CHECKPOINT)
+
+    def _write(self, position: Position) -> Path | None:
+        """Write the state of all ranks on rank 0; collective.
 
         Args:
-            state: The state of the loop, without that of the ranks.
             position: Where a single process would continue.
-            logs: Measurements of this rank.
-            counts: Numbers of this rank.
-            schedule: How the ranks share the batches; None if this process trains all of them.
 
         Returns:
             Path of the checkpoint on rank 0; None elsewhere, and without a run directory.
         """
-        if schedule is not None:
-            self.append_samples(schedule.position)
-        if not self._writes:
-            return None
+        state, counts = self.state()
         together = self._plan.distributed.policy is Policy.SYNC
         own = own_states(self._parts, self._group, same_steps=together)
-        record = rank_record(self._parts, logs, counts, self._label, own)
+        record = rank_record(self._parts, self._steps.logs, counts, self._label, own)
         ranks = self._group.gather_objects_to_first(record)
         if ranks is None:
             return None
-        state = replace(state, distributed=self._of_ranks(ranks, schedule))
+        state = replace(state, distributed=self._of_ranks(ranks, self._feed.schedule))
         extra = state.as_json(self._texts)
         self.keeper.save(self._parts.parts(extra), position, last_values(state.history))
         return self._plan.run_dir.last_checkpoint if self._plan.run_dir is not None else None
+
+    def state(self) -> tuple[LoopState, RankCounts]:
+        """Return the state of the loop, and the numbers of this rank."""
+        feed, steps, acts = self._feed, self._steps, self._steering.saved()
+        place, done = feed.place(0), steps.engine.global_step
+        counts = RankCounts(
+            local_step=done if feed.in_order else steps.local_step,
+            steps=done,
+            epoch=place.epoch if feed.in_order else steps.run.epoch,
+            step=place.step if feed.in_order else steps.run.step,
+            averages=feed.averages,
+            seconds=steps.logs.seconds if feed.in_order and place.step else 0.0,
+            rate=steps.rate.state(),
+            asked=acts.get("scheduler", {}),
+            exchange=feed.wire.state() if feed.wire is not None else {},
+        )
+        state = LoopState(
+            history=self._history,
+            records=steps.reporter.records(),
+            ledger=steps.ledger.state_dict(),
+            grouping={"accumulate": self._plan.accumulate},
+            engine=steps.engine.decision(),
+            acts=acts,
+            guard=self._guarding.state(),
+        )
+        return state, counts
 
     def _of_ranks(
         self, ranks: list[dict[str, Any]], schedule: ScheduleState | None
@@ -197,19 +304,12 @@ class RankCheckpoints:
             ],
         }
 
-    def keep_best(self, history: Sequence[EpochMetrics]) -> None:
-        """Save the model that was just evaluated, if it is the best so far."""
-        best = self._plan.best
-        # Checked on all ranks, so that an unknown metric ends all of them.
-        if best is None or not self.keeper.agreed(best.reached(history)) or not self._group.leads:
-            return
-        with self.averaged():
-            self.keeper.save_best(Position(len(history), 0, 0), last_values(history))
-
-    def save_final(self, history: Sequence[EpochMetrics]) -> None:
+    def save_final(self) -> None:
         """Write the trained model."""
-        with self.averaged():
-            self.keeper.save_final(len(history), last_values(history))
+        history = self._history
+        if self.keeper.keeps:  # the same in all processes that share the model
+            with self.averaged():
+                self.keeper.save_final(len(history), last_values(history))
         if self._ledger is not None and self._plan.run_dir is not None:
             self._plan.run_dir.add_record({"ledger": self._ledger.mark()})
 

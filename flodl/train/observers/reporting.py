@@ -20,23 +20,19 @@ from flodl.monitor.records import StepSeries
 from flodl.ranks.launch.interrupt import undisturbed
 from flodl.terminal import Style, is_first_rank, style_of
 from flodl.train.callbacks import Callback
-from flodl.train.epoch_end import end_state
+from flodl.train.epochs import end_state
 from flodl.train.handle import introduce
 from flodl.train.observers.journal import NAME, Journal
-from flodl.train.observers.parameter_histograms import ParameterHistograms
 from flodl.train.observers.progress import Progress
 from flodl.train.step.decision import remember_told, was_told
-from flodl.train.step.step_values import StepValues
+from flodl.train.step.step_values import ParameterHistograms, StepValues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import torch
-    from torch import nn
-
     from flodl.monitor import EpochMetrics, EpochRecord
     from flodl.monitor.ledger import TimeLedger
-    from flodl.monitor.step_progress import Phase
+    from flodl.monitor.records import Phase
     from flodl.train.callbacks import TrainingRun
     from flodl.train.metrics import ScalarLog
     from flodl.train.observers.steering import Steering
@@ -60,6 +56,9 @@ class Reporter(Callback):
         ledger: The time ledger.
         clock: Monotonic seconds.
         history: The metrics of the complete epochs.
+
+    Attributes:
+        progress: Shows the progress on the terminal.
     """
 
     _engine: StepEngine
@@ -76,7 +75,7 @@ class Reporter(Callback):
         self._monitor = monitor
         self._ledger = ledger
         self._clock = clock
-        self._progress = Progress(plan.num_epochs, _style(plan, monitor))
+        self.progress = Progress(plan.num_epochs, _style(plan, monitor))
         self._facts: dict[str, object] = {}
         self._is_first = True
         self._acts_size = 0
@@ -96,69 +95,48 @@ class Reporter(Callback):
             past.log(metrics.epoch, metrics.epoch_ms / 1000, metrics)
         return past.history
 
-    def open(self) -> None:
-        """Begin to show on the terminal what the training does."""
-        self._progress.open()
-
     def introduce(
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        facts: Mapping[str, object],
+        run: TrainingRun,
+        engine: StepEngine,
         records: Sequence[EpochRecord],
+        steering: Steering,
     ) -> None:
-        """Describe the training to the monitor, and open the live page.
+        """Describe the training to the monitor, and open the live page, whose buttons act on it.
 
         Args:
-            model: The model that is trained.
-            optimizer: Its learning rate is recorded.
-            facts: How the engine computes the steps.
+            run: The training, for its parts and its epoch.
+            engine: The engine, for its steps; it shows their gradients if the plan asks for that.
             records: The epochs of the run that this run continues.
+            steering: Takes the acts, and tells its pauses.
         """
-        self.tell_facts(facts)
+        run.monitor, self._engine = self._monitor, engine
+        self.tell_facts()
         self._told_epochs = len(self._history)
         if self._monitor is None:
             return
         if self.step_values is not None:
-            self.step_values.watch(optimizer)
-        introduce(model, self._monitor)
+            self.step_values.watch(run.optimizer)
+        introduce(run.model, self._monitor)
         if records:
             self._monitor.restore(records)
         if self._plan.run_dir is not None:
             self._plan.run_dir.attach(self._monitor)
         self._add_sinks(self._monitor)
         _forget_ended()
+        self._monitor.follow_position(lambda: (engine.global_step, run.epoch))
+        if (every := self._plan.histograms) is not None:
+            engine.watch_gradients(ParameterHistograms(run.model, self._monitor, every))
+        steering.on_pause = self._tell_pause
         if (live := self._plan.live) is not None:
             try:
                 self._monitor.serve(live.port, live.host, buttons=live.buttons)
             except FlodlError as failure:
                 log.warning(f"there is no live page: {failure}")
-
-    def follow(self, run: TrainingRun, engine: StepEngine) -> None:
-        """Let the monitor know step and epoch, and show it the gradients if the plan asks for that.
-
-        Args:
-            run: The training, for its epoch.
-            engine: The engine, for its steps.
-        """
-        monitor, self._engine = self._monitor, engine
-        run.monitor = monitor
-        if monitor is None:
-            return
-        monitor.follow_position(lambda: (engine.global_step, run.epoch))
-        if self._plan.histograms is not None:
-            engine.watch_gradients(ParameterHistograms(run.model, monitor, self._plan.histograms))
-
-    def steer(self, steering: Steering) -> None:
-        """Show the pauses of a training, and let the buttons of the live page act on it."""
-        if self._monitor is None:
-            return
-        steering.on_pause = self._tell_pause
-        page, live = self._monitor.live_page, self._plan.live
-        if page is not None and live is not None and live.buttons:
-            page.steer(steering.post)
-            steering.announce = page.acts
-            page.acts(steering.state())
+            if live.buttons and (page := self._monitor.live_page) is not None:
+                page.steer(steering.post)
+                steering.announce = page.acts
+                page.acts(steering.state())
 
     def _add_sinks(self, monitor: Monitor) -> None:
         for make in self._plan.sinks:
@@ -168,8 +146,11 @@ class Reporter(Callback):
         """Return the epochs that the monitor holds."""
         return self._monitor.history if self._monitor is not None else ()
 
-    def tell_facts(self, facts: Mapping[str, object]) -> None:
+    def tell_facts(self) -> None:
         """Report how the engine computes the steps, if that has changed."""
+        if self._monitor is None and self._plan.run_dir is None:
+            return
+        facts = self._engine.report()
         if facts == self._facts:
             return
         self._facts = dict(facts)
@@ -220,13 +201,13 @@ class Reporter(Callback):
         self._newest: dict[str, float] = {}
         if self.step_values is not None:
             self.step_values.begin_epoch()
-        self._progress.begin(
+        self.progress.begin(
             epoch, steps=steps, done=done, batch_size=self._plan.batch_size, now=now
         )
         # A page shows the first step as soon as it is done.
         self._series_due = now if self._is_first else now + _SERIES_PERIOD
         self._is_first = False
-        self._progress_due = now + self._progress.period
+        self._progress_due = now + self.progress.period
         self._tell_progress(done, now)
         return min(self._series_due, self._progress_due)
 
@@ -248,26 +229,26 @@ class Reporter(Callback):
         if now >= self._series_due:
             self._tell_series(wait=False)
             self._tell_progress(done, now)
-            self._progress.settle()
+            self.progress.settle()
             self._series_due = now + _SERIES_PERIOD
         if now >= self._progress_due:
-            self._progress.update(done, self._losses.latest, self._newest, now)
-            self._progress_due = now + self._progress.period
+            self.progress.update(done, self._losses.latest, self._newest, now)
+            self._progress_due = now + self.progress.period
         return min(self._series_due, self._progress_due)
 
     def end_steps(self) -> None:
         """Report the rest of the step values."""
         self._tell_series(wait=True)
         if self._plan.eval_fn is not None:
-            self._progress.end("evaluating")
-            self._tell_progress(self._progress.steps, self._clock(), "evaluating")
+            self.progress.end("evaluating")
+            self._tell_progress(self.progress.steps, self._clock(), "evaluating")
 
     def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:  # noqa: ARG002
         """Report a finished epoch."""
-        self.tell_facts(self._engine.report())
+        self.tell_facts()
         self._told_epochs = len(self._history)
-        self._tell_acts()
         if self._monitor is not None:
+            self._tell_acts(self._monitor)
             if self.step_values is not None:
                 lr, norm = self.step_values.lr, self.step_values.grad_norm
                 metrics = replace(metrics, lr=lr, grad_norm=norm)
@@ -278,11 +259,11 @@ class Reporter(Callback):
         self, state: EndState, history: Sequence[EpochMetrics], error: BaseException | None
     ) -> None:
         """Report the end to the monitor and the run directory, and print how the time was spent."""
-        self._progress.close()
+        self.progress.close()
         best, run = self._plan.best, self._plan.run_dir
         try:
             if self._monitor is not None:
-                self._tell_acts()
+                self._tell_acts(self._monitor)
                 self._monitor.log_ledger(self._ledger.seconds())
                 self._monitor.finish(
                     state,
@@ -299,10 +280,10 @@ class Reporter(Callback):
             if self._monitor is not None:
                 _book_until_exit(self._ledger, self._monitor)
 
-    def _tell_acts(self) -> None:
+    def _tell_acts(self, monitor: Monitor) -> None:
         """Report the acts on the training, if there are new ones in its journal."""
         run = self._plan.run_dir
-        if self._monitor is None or run is None or not run.writes:
+        if run is None or not run.writes:
             return
         try:
             size = (run.path / NAME).stat().st_size
@@ -313,7 +294,7 @@ class Reporter(Callback):
             return  # nobody has acted yet
         self._acts_size = size
         shown = {f"{number}, after step {act.step}": act.line for number, act in enumerate(acts, 1)}
-        self._monitor.set_metadata({"acts": shown})
+        monitor.set_metadata({"acts": shown})
 
     def _tell_series(self, *, wait: bool) -> None:
         if wait:
@@ -342,7 +323,7 @@ class Reporter(Callback):
     def _tell_pause(self, seconds: float | None) -> None:
         """Report that a pause begins, or that it has ended after so many seconds."""
         if seconds is not None:
-            self._progress.skip(seconds)
+            self.progress.skip(seconds)
         now = self._clock()
         self._tell_progress(self._done, now, "paused" if seconds is None else "training")
 
@@ -350,7 +331,7 @@ class Reporter(Callback):
         self._done = done
         if self._monitor is None:
             return
-        progress = self._progress
+        progress = self.progress
         rate, eta = progress.speed(done, now) if done is not None else (None, None)
         self._monitor.log_progress(
             progress.epoch, done or 0, progress.steps, rate=rate, eta=eta, phase=phase
@@ -390,7 +371,7 @@ def reported(
     """
     reporter = Reporter(plan, monitor_of(plan), ledger, history=history)
     try:
-        reporter.open()
+        reporter.progress.open()
         yield reporter
     except BaseException as error:
         reporter.finish(end_state(error), history, error)
@@ -407,11 +388,11 @@ def monitor_of(plan: TrainingPlan) -> Monitor | None:
 
 
 def _style(plan: TrainingPlan, monitor: Monitor | None) -> Style:
-    # Without a monitor no epochs are printed, so show progress only on a terminal.
-    style = style_of(sys.stdout)
-    if plan.progress is False or (plan.progress is None and monitor is None and style == "lines"):
+    if plan.progress is False:
         return "none"
-    return style
+    style = style_of(sys.stdout)
+    # Without a monitor no epochs are printed, so show progress only on a terminal.
+    return "none" if plan.progress is None and monitor is None and style == "lines" else style
 
 
 def _by_step(name: str, steps: list[int], values: list[float]) -> StepSeries:

@@ -33,13 +33,14 @@ from flodl.train.observers.digests import (
 from flodl.train.parts import LOADER_DEFAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from torch import Tensor, nn
 
     from flodl.data import IterableLoader
     from flodl.ranks.group import Group
+    from flodl.train.epoch_metrics import EpochLog
     from flodl.train.plan import TrainingPlan
     from flodl.train.step.losses import LossLog
     from flodl.train.step.step_values import StepValues
@@ -54,11 +55,11 @@ _RANDOM, _SEQUENTIAL, _LISTED, _REPEATED = 0, 1, 2, 3
 def _guarded(
     method: Callable[Concatenate[StepTrace, P], None],
 ) -> Callable[Concatenate[StepTrace, P], None]:
-    """Let a failure end the trace and not the training; without a file, nothing happens."""
+    """Let a failure end the trace and not the training; after one, nothing happens."""
 
     @wraps(method)
     def guarded(self: StepTrace, /, *arguments: P.args, **named: P.kwargs) -> None:
-        if not self.is_on:
+        if self._file is None:
             return
         try:
             method(self, *arguments, **named)
@@ -71,12 +72,12 @@ def _guarded(
 
 @final
 class StepTrace:
-    """Writes ``steps.trace`` of a run directory; without one, it does nothing.
+    """Writes ``steps.trace`` of a run directory.
 
     A failure to write ends the trace with a warning, and the training continues.
 
     Args:
-        file: The file; None for no trace.
+        file: The file.
         after: Steps that are complete.
         form: Where the orders of epochs come from, as the format numbers it.
         clips: Whether every step has a gradient norm.
@@ -91,20 +92,20 @@ class StepTrace:
 
     def __init__(
         self,
-        file: TraceFile | None,
-        after: int = 0,
-        form: int = _LISTED,
-        facts: Mapping[str, object] | None = None,
+        file: TraceFile,
+        after: int,
+        form: int,
+        facts: dict[str, object],
         *,
         clips: bool = False,
         samples: Sequence[Tensor] = (),
     ) -> None:
-        self._file = file
-        self._facts = dict(facts or {})
+        self._file: TraceFile | None = file
+        self._facts = facts
         self._form = form
         self._clips = clips
         self._times = DigestTimes(after)
-        self.next_step = after if file is not None else math.inf
+        self.next_step = after
         self.steps = self._norms_told = after
         self._losses_told = self._batches = self._epoch_began = 0
         self._stretch: Stretch | None = None
@@ -125,8 +126,8 @@ class StepTrace:
         *,
         after: int,
         source: Path | None,
-    ) -> StepTrace:
-        """Begin the trace of a training; one that does nothing if there is no run directory.
+    ) -> StepTrace | None:
+        """Begin the trace of a training; None if there is no run directory that this rank writes.
 
         Args:
             plan: The plan of the training.
@@ -137,10 +138,10 @@ class StepTrace:
         """
         run = plan.run_dir
         if run is None or not run.writes or not plan.trace:
-            return cls(None)
+            return None
         # A scaler leaves steps out, so its norms do not belong to the steps of a trace.
         clips = plan.max_grad_norm is not None and plan.scaler is None
-        facts = {
+        facts: dict[str, object] = {
             "after": after,
             "continues": _continued(source, run.path),
             "rank": group.rank,
@@ -159,7 +160,7 @@ class StepTrace:
             file.session(facts)
         except OSError as failure:
             _warn(failure)
-            return cls(None)
+            return None
         return cls(
             file,
             after,
@@ -168,11 +169,6 @@ class StepTrace:
             clips=clips,
             samples=loader.resident if isinstance(loader, DataLoader) else (),
         )
-
-    @property
-    def is_on(self) -> bool:
-        """Whether a trace is written."""
-        return self._file is not None
 
     # --- Samples -------------------------------------------------------------------------------
 
@@ -230,7 +226,7 @@ class StepTrace:
         Call it when no loss is left to read.
         """
         self._tell_end("")
-        self._out.session(self._facts | {"after": step})
+        self._out.session({**self._facts, "after": step})
         self._times = DigestTimes(step)
         self.steps = self._norms_told = self.next_step = step
         self._losses_told = self._batches = 0
@@ -285,9 +281,12 @@ class StepTrace:
 
     # --- Values --------------------------------------------------------------------------------
 
-    def loss_sink(self) -> Callable[[Sequence[float]], object] | None:
-        """Return what takes the losses of the next batches, in blocks; None without a trace."""
-        return self._tell_losses if self._file is not None else None
+    @_guarded
+    def take_losses(self, values: Sequence[float]) -> None:
+        """Record the losses of the next batches, in blocks."""
+        self._end_stretch()
+        self._out.losses(self._losses_told, values)
+        self._losses_told += len(values)
 
     def drain(self, losses: LossLog) -> None:
         """Take the losses that are not read yet, because the training ends with an error."""
@@ -297,9 +296,15 @@ class StepTrace:
             with suppress(Exception):
                 losses.take()
 
+    def end(self, log: EpochLog | None) -> None:
+        """Write what is left, of the current epoch, too, and close the file."""
+        if log is not None:
+            self.drain(log.losses)
+        self.close()
+
     def take_norms_of(self, values: StepValues | None) -> None:
         """Record the gradient norms of single steps, if every step has one."""
-        if self._clips and self._file is not None and values is not None:
+        if self._clips and values is not None:
             self._values = values
             values.on_norms = self._tell_norms
 
@@ -360,12 +365,6 @@ class StepTrace:
         self._out.order(epoch, digest, form)
         if form == _LISTED:
             self._out.listed(epoch, order)
-
-    @_guarded
-    def _tell_losses(self, values: Sequence[float]) -> None:
-        self._end_stretch()
-        self._out.losses(self._losses_told, values)
-        self._losses_told += len(values)
 
     @_guarded
     def _tell_norms(self, norms: Sequence[float]) -> None:

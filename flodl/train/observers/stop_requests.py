@@ -77,10 +77,10 @@ class StopRequests:
 
     def agree(self, reasons: Sequence[str | None]) -> None:
         """Apply the callbacks' reasons to stop, one per rank; None means no request."""
-        said = [reason for reason in reasons if reason is not None]
-        if said:
-            self._run.stop(said[0])
-            self.agreed = True
+        for reason in reasons:
+            if reason is not None:
+                self._run.stop(reason)  # the first one stays
+                self.agreed = True
 
     def leave(self, message: str, by: signal.Signals | None) -> NoReturn:
         """End this process as the signal demands.

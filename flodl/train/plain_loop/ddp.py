@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 from torch import nn
 
 from flodl.ranks.averaging.buffers import SharedBuffers, broadcast_state
-from flodl.ranks.averaging.gradients import GradientReducer
+from flodl.ranks.averaging.gradients import StepAverager
 from flodl.ranks.launch.launcher import mark_begun, mark_watched
 from flodl.ranks.settings import Backend
 from flodl.train.plain_loop.shared_loop import joined
@@ -28,7 +28,7 @@ class Ddp:
         self._group = group
         # One module that holds all: tied parameters count once, and one exchange covers all.
         self._module = nn.ModuleList(modules).to(group.device)
-        self._reducer = GradientReducer(self._module, group, Backend.NCCL)
+        self._averager = StepAverager(self._module, group, Backend.NCCL)
         self._buffers = SharedBuffers(self._module, group, Backend.NCCL)
         kinds = group.gather_objects(str(group.device))
         self._devices = tuple(kinds)
@@ -98,7 +98,7 @@ class Ddp:
         """
         own = counts if isinstance(counts, int) else self._own(counts)
         if self.world_size > 1:
-            self._reducer.reduce(own)
+            self._averager.reduce(own)
             mark_begun()
 
     def sync_buffers(self, counts: int | Sequence[int] = 1) -> None:

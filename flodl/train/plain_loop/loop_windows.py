@@ -23,8 +23,8 @@ from flodl.ranks.planning.elche import (
 
 if TYPE_CHECKING:
     from flodl.data import Batch, DataLoader
+    from flodl.ranks.clocks import Stopwatch
     from flodl.ranks.group import Group
-    from flodl.train.plain_loop.stopwatch import Stopwatch
 
 
 @final

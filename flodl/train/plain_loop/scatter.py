@@ -22,9 +22,9 @@ from flodl.graph import Graph
 from flodl.train.plain_loop.joined_rows import Rejoiner, Slice, WholeBatch, take_rows
 
 if TYPE_CHECKING:
+    from flodl.ranks.clocks import Stopwatch
     from flodl.ranks.group import Group
     from flodl.train.plain_loop.joined_rows import Cut, Shares
-    from flodl.train.plain_loop.stopwatch import Stopwatch
 
 _COMPARE_EVERY = 100
 """Calls between two comparisons of all values of the batches."""

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from flodl.data import Batch, DataLoader
+    from flodl.ranks.clocks import Stopwatch
     from flodl.ranks.group import Group
     from flodl.train.plain_loop.joined_rows import Cut
     from flodl.train.plain_loop.loop_windows import Window
-    from flodl.train.plain_loop.stopwatch import Stopwatch
     from flodl.train.plan import ModelFactory, OptimizerFactory
 
 

@@ -17,6 +17,7 @@ from flodl.graph.state import Stateful
 from flodl.log import msg
 from flodl.ranks.averaging.buffers import broadcast_state, model_facts
 from flodl.ranks.averaging.gradients import StepAverager
+from flodl.ranks.clocks import DeviceWatch, HostWatch, Stopwatch
 from flodl.ranks.launch.current_group import this_group
 from flodl.ranks.launch.join import join
 from flodl.ranks.launch.launcher import detect, mark_begun, mark_watched
@@ -26,7 +27,6 @@ from flodl.ranks.signature import check_same, reads_files, signature
 from flodl.train.plain_loop.joined_rows import Shares
 from flodl.train.plain_loop.loop_windows import LoopWindows, Window
 from flodl.train.plain_loop.scatter import Scatter
-from flodl.train.plain_loop.stopwatch import DeviceWatch, HostWatch, Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,6 +10,7 @@ import os
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from flodl import log
 from flodl.data.adapters import as_batch_data_set, is_iterable
 from flodl.data.iterable import remedy_for
 from flodl.device import hardware_name
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flodl.monitor import EpochMetrics
-    from flodl.ranks.batch_timer import BatchTimer
+    from flodl.ranks.clocks import BatchTimer
     from flodl.ranks.group import Group
     from flodl.ranks.launch.launcher import Launched
     from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
@@ -129,13 +130,13 @@ def check_policy(plan: TrainingPlan, policy: Policy) -> None:
 
 
 def check_exchange(plan: TrainingPlan) -> None:
-    """Check that flodl exchanges the values that are to be rounded.
+    """Check that a sharded model, whose values FSDP exchanges, is to have none of them rounded.
 
     Raises:
         ValueError: Another library exchanges them.
     """
     format = plan.distributed.exchange
-    if plan.sharded and format is not ExchangeFormat.FLOAT32:
+    if format is not ExchangeFormat.FLOAT32:
         raise ValueError(
             f"exchange={str(format)!r} with .sharded(): FSDP exchanges the parts of the model "
             "itself, in the types of its MixedPrecisionPolicy; leave exchange out"
@@ -196,23 +197,19 @@ def check_elastic(plan: TrainingPlan, launched: Launched | None) -> None:
             raise ValueError(f"elastic with {name}: {why}")
 
 
-def told_waiting(policy: Policy, history: Sequence[EpochMetrics]) -> str | None:
-    """Return a sentence about long waits of ranks that take every step together, or None.
+def tell_waiting(history: Sequence[EpochMetrics]) -> None:
+    """Print how long ranks that take every step together have waited, if that was long.
 
     Args:
-        policy: The policy of the ranks.
         history: All epochs of the training.
     """
-    if policy is not Policy.SYNC:
-        return None
     whole = sum(metrics.epoch_ms for metrics in history)
     waited = sum(metrics.wait_ms for metrics in history)
-    if not whole or waited <= LONG_WAIT * whole:
-        return None
-    return (
-        f"the ranks waited for each other {waited / whole:.0%} of the time; --policy cadence "
-        "trains without these waits (it averages weights, not gradients)"
-    )
+    if whole and waited > LONG_WAIT * whole:
+        log.msg(
+            f"  the ranks waited for each other {waited / whole:.0%} of the time; --policy cadence "
+            "trains without these waits (it averages weights, not gradients)"
+        )
 
 
 def feed_of(given: FeedParts) -> Feed[Any]:

@@ -125,6 +125,7 @@ class Feed(ABC, Generic[W]):
         schedule: How the ranks share the batches; None if this process trains all of them.
         batches_per_step: Batches of all ranks in one optimizer step.
         wire: Exchanges gradients or weights with other ranks; None if there is nothing to exchange.
+        is_under_way: Whether an exchange has begun and not ended.
     """
 
     in_order: ClassVar[bool] = False
@@ -136,6 +137,7 @@ class Feed(ABC, Generic[W]):
     schedule: ScheduleState | None
     batches_per_step: int
     wire: Wire | None = None
+    is_under_way: bool = False
 
     # --- The place -----------------------------------------------------------------------------
 
@@ -240,11 +242,6 @@ class Feed(ABC, Generic[W]):
         return 0.0
 
     # --- Exchanges that last -------------------------------------------------------------------
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether an exchange has begun and not ended."""
-        return False
 
     @property
     def may_lag(self) -> bool:

@@ -40,10 +40,12 @@ class InOrderFeed(Feed[FeedWindow]):
         exhausted: Whether no batch is left for this process.
         over: Whether no batch is left for any process, or people stopped the training.
         skips: Batches of the epoch that are left out.
+        judged: Batches of the epoch whose losses were judged.
     """
 
     in_order = True
     schedule = None
+    at_barrier = False
 
     def __init__(self, given: FeedParts) -> None:
         place = given.found.start.position
@@ -52,13 +54,13 @@ class InOrderFeed(Feed[FeedWindow]):
         self.epoch, self.done = place.epoch, place.step
         self.begun_at = place.step
         self.batches: EpochIterator | IterableEpoch | None = None
-        self.begins = self.exhausted = self.over = self._at_barrier = False
+        self.begins = self.exhausted = self.over = False
         self.skips: set[int] = set()
         self._left_out: set[int] = set()
         self._loader, self._gradient = given.parts.batches, given.gradient
         self.wire = given.gradient.wire if given.gradient is not None else None
         self._world_size, self._every = given.group.world_size, given.plan.checkpoint_steps
-        self._judged = 0
+        self.judged = 0
 
     # --- The place -----------------------------------------------------------------------------
 
@@ -67,14 +69,9 @@ class InOrderFeed(Feed[FeedWindow]):
         """Number of complete epochs; one counts once its last batch is trained."""
         return self.epoch + self.over
 
-    @property
-    def at_barrier(self) -> bool:
-        """Whether the epoch is over."""
-        return self._at_barrier
-
     def pass_barrier(self) -> None:
         """Continue with the next epoch."""
-        self._at_barrier = False
+        self.at_barrier = False
 
     def place(self, steps: int) -> Position:
         """Return complete epochs, batches of the next one, and optimizer steps."""
@@ -90,7 +87,7 @@ class InOrderFeed(Feed[FeedWindow]):
 
     def checkpoint_due(self, steps: int) -> bool:
         """Whether a checkpoint is due after so many steps."""
-        if self._every is None or self._at_barrier:
+        if self._every is None or self.at_barrier:
             return False
         return steps % self._every == 0
 
@@ -98,7 +95,7 @@ class InOrderFeed(Feed[FeedWindow]):
 
     def open(self) -> FeedWindow | None:
         """Return the rest of the epoch."""
-        return None if self._at_barrier else FeedWindow(self.epoch, self.done)
+        return None if self.at_barrier else FeedWindow(self.epoch, self.done)
 
     def enter(self, window: FeedWindow) -> None:  # noqa: ARG002
         """Begin the epoch, or continue it."""
@@ -119,8 +116,8 @@ class InOrderFeed(Feed[FeedWindow]):
         """End the epoch if it is over; the exchanges were inside of the steps."""
         if self.over:
             self.close()
-            self.epoch, self.done, self.over, self._at_barrier = self.epoch + 1, 0, False, True
-            self._judged = 0
+            self.epoch, self.done, self.over, self.at_barrier = self.epoch + 1, 0, False, True
+            self.judged = 0
         return Exchanged()
 
     def settle(self) -> float:
@@ -137,9 +134,9 @@ class InOrderFeed(Feed[FeedWindow]):
 
     def losses(self, logs: EpochLogs, *, wait: bool | None) -> Losses:
         """Return the losses that were not judged yet."""
-        log, first, epoch = logs.of(self.epoch).losses, self._judged, self.epoch
+        log, first, epoch = logs.of(self.epoch).losses, self.judged, self.epoch
         values = log.unjudged() if wait is None else log.to_judge(wait=wait)
-        self._judged += len(values)
+        self.judged += len(values)
 
         def place_of(place: int) -> tuple[int, int]:
             return epoch, self._nth_trained(first + (place if place >= 0 else len(values) - 1))
@@ -153,10 +150,6 @@ class InOrderFeed(Feed[FeedWindow]):
                 break
             count += 1
         return count
-
-    def judged(self, count: int) -> None:
-        """Learn that the losses of so many batches of the epoch were judged before."""
-        self._judged = count
 
     def failed_at(
         self,

@@ -49,11 +49,6 @@ class OverlappedFeed(WindowFeed):
         self._latest_average: Averaged | None = None
 
     @property
-    def is_under_way(self) -> bool:
-        """Whether an average is in progress."""
-        return self._under_way is not None
-
-    @property
     def may_lag(self) -> bool:
         """Whether an average may arrive after the next batch."""
         return self.schedule.overshoot > 0
@@ -65,6 +60,7 @@ class OverlappedFeed(WindowFeed):
         began = time.perf_counter()
         round = self._averager.start(window.samples)
         self._under_way = _UnderWay(window.plan, round, self._group.gather_later(row, prompt=True))
+        self.is_under_way = True
         self._exposed_ms = (time.perf_counter() - began) * 1000
 
     def is_due(self) -> bool:
@@ -110,6 +106,7 @@ class OverlappedFeed(WindowFeed):
             time.sleep(0.0005)
         self._exposed_ms += (time.perf_counter() - began) * 1000
         self._under_way, self._landing, self._latest_average = None, None, averaged
+        self.is_under_way = False
         self._marks(self._words[1], ms=self._exposed_ms)
         self._count(averaged)
         return self._close(under_way.plan, rows, averaged=False)
@@ -126,4 +123,5 @@ class OverlappedFeed(WindowFeed):
         """Go back to the result of :meth:`state`."""
         super().return_to(state)
         self._under_way = self._landing = None
+        self.is_under_way = False
         self._exposed_ms, self._latest_average = 0.0, None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from flodl.data import Batch
-    from flodl.ranks.batch_timer import BatchTimer
+    from flodl.ranks.clocks import BatchTimer
     from flodl.ranks.group import Group
     from flodl.ranks.planning.schedule import ScheduleState
     from flodl.train.epoch_metrics import EpochLog, EpochLogs

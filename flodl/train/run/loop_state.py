@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from flodl.errors import CheckpointError
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 KEY = "distributed"
 """Key of what the ranks have; a process alone is one rank, without a schedule."""
+
+_ALONE: dict[str, Any] = {"schedule": None, "ranks": []}
+"""What a new training has of it."""
 
 
 @final
@@ -51,7 +56,7 @@ class LoopState:
 
     history: Sequence[EpochMetrics] = ()
     records: Sequence[EpochRecord] = ()
-    ledger: Mapping[str, Any] = field(default_factory=lambda: {"sessions": []})
+    ledger: Mapping[str, Any] = field(default_factory=dict)
     grouping: Mapping[str, int] = field(default_factory=dict)
     """Settings that decide which samples a step sees."""
     engine: Mapping[str, Any] = field(default_factory=dict)
@@ -60,7 +65,7 @@ class LoopState:
     """What people changed while it trained; empty for most trainings."""
     guard: Mapping[str, Any] = field(default_factory=dict)
     """What the guards know; empty without guards."""
-    distributed: Mapping[str, Any] = field(default_factory=lambda: {"schedule": None, "ranks": []})
+    distributed: Mapping[str, Any] = field(default_factory=partial(deepcopy, _ALONE))
     """How the ranks share the batches, and what each has counted and measured."""
 
     def as_json(self, epochs: EpochTexts | None = None) -> dict[str, Any]:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from flodl.ranks.planning.schedule import ScheduleState
     from flodl.train.loop import Loop
     from flodl.train.run.training_state import Position
-    from flodl.train.saving import Saving
     from flodl.train.steps import Steps
 
 
@@ -45,8 +44,7 @@ class Member:
     """Reads and writes the state of this rank.
 
     Args:
-        steps: The steps of this rank.
-        saving: Knows the state of the loop.
+        steps: The steps of this rank; their checkpoints know the state of the loop.
         take_over: Lets this rank write the files of the training and print.
         step_down: Lets this rank write no more.
     """
@@ -54,11 +52,10 @@ class Member:
     def __init__(
         self,
         steps: Steps,
-        saving: Saving,
         take_over: Callable[[], object],
         step_down: Callable[[], object],
     ) -> None:
-        self._steps, self._saving = steps, saving
+        self._steps = steps
         self.take_over, self.step_down = take_over, step_down
 
     def write(
@@ -71,7 +68,7 @@ class Member:
     ) -> None:
         """Write the state of this rank for one that joins; only this rank takes part."""
         steps = self._steps
-        state, counts = self._saving.state()
+        state, counts = steps.checkpoints.state()
         rank = rank_record(steps.parts, steps.logs, counts, "", {}) | {"logs": []}
         shared = {
             "schedule": schedule.as_json(),
@@ -134,12 +131,11 @@ def take_over(loop: Loop) -> None:
         steps.logs.pass_on()
     loop.plan = steps.plan = plan
     loop.checkpoints.take_over(plan, steps.engine.global_step)
-    steps.logs.record_losses(loop.checkpoints.trace.loss_sink())
+    if (trace := loop.checkpoints.trace) is not None:
+        steps.logs.record_losses(trace.take_losses)
     loop.steering.record_in(plan.run_dir)
     records = reporter.take_over(plan)
-    reporter.introduce(loop.model, loop.parts.optimizer, steps.engine.report(), records)
-    reporter.follow(loop.run, steps.engine)
-    reporter.steer(loop.steering)
+    reporter.introduce(loop.run, steps.engine, records, loop.steering)
     if plan.metrics_fn is not None:
         loop.observers.add(EpochFunction(plan.metrics_fn))
     loop.steering.open()

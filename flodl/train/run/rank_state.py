@@ -140,6 +140,8 @@ class RankStart:
     """The last average of the ranks that this rank has joined."""
     joined: Joined | None = None
     """Where the ranks were that this rank has joined; None if it begins by itself."""
+    continues: bool = True
+    """Whether this is a state of a training; False at the beginning of a new one."""
 
 
 def begin(
@@ -187,7 +189,8 @@ def begin(
     if group.world_size > 1:
         broadcast_state(parts.model, group)
     if not message:
-        return RankStart(start=start, schedule=planned[1] if planned is not None else None)
+        first = planned[1] if planned is not None else None
+        return RankStart(start=start, schedule=first, continues=False)
     mine = group.scatter_objects(shares)
     if not group.leads:
         start = _follow(message, mine, parts, before_epoch)

@@ -1,8 +1,10 @@
-"""Restoring new parts to the point where an earlier training stopped."""
+"""Restoring new parts to the point where an earlier training stopped, and how to ask for that."""
 
 from __future__ import annotations
 
 import copy
+import os
+import shlex
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,16 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from fdl.base.files import remove_leftovers
+from fdl.base.run_record import RESUME, without_resume
 from flodl import log, terminal
-from flodl.checkpoint.generators import generator_states, set_generator_states
+from flodl.checkpoint.generators import generator_states
 from flodl.checkpoint.sharded import agreed, is_sharded
 from flodl.errors import CheckpointError, RunDirectoryError
+from flodl.ranks.launch.launcher import has_begun
 from flodl.train.observers.guards.snapshots import Snapshot
 from flodl.train.run.loop_state import LoopState
 from flodl.train.run.part_states import set_modes, set_states, states_of
+from flodl.train.run.program_record import typed_words
 from flodl.train.run.resume_checks import check_epochs, check_optimizer
-from flodl.train.run.run_records import checkpoint_in
-from flodl.train.run.training_state import Position, TrainingState
+from flodl.train.run.run_records import LAST, checkpoint_in
+from flodl.train.run.training_state import BEGINNING, Position, TrainingState
 from flodl.train.step.learning_rate import FIRST_RATE, set_rate
 
 if TYPE_CHECKING:
@@ -27,9 +32,12 @@ if TYPE_CHECKING:
 
     import torch
 
+    from flodl.errors import DistributedError, WorkersFailed
+    from flodl.ranks.launch.launcher import Launched
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
     from flodl.train.run.part_states import Parts
+    from flodl.train.run.run_directory import RunDirectory
     from flodl.train.run.training_state import Restored
 
 
@@ -38,7 +46,7 @@ if TYPE_CHECKING:
 class Start:
     """Where a training begins."""
 
-    position: Position = field(default_factory=lambda: Position(0, 0, 0))
+    position: Position = BEGINNING
     state: LoopState = field(default_factory=LoopState)
     generators: dict[str, Any] | None = None
     source: Path | None = None
@@ -47,11 +55,6 @@ class Start:
     """All values that the loop kept in it."""
     rates: list[float] | None = None
     """The initial learning rates for a schedule; None without a schedule."""
-
-    def rewind_generators(self) -> None:
-        """Set the random generators to the saved states; draws since the resume have no effect."""
-        if self.generators is not None:
-            set_generator_states(self.generators)
 
 
 def resume_source(plan: TrainingPlan) -> Path | None:
@@ -90,14 +93,6 @@ def withdrawn_if_refused(plan: TrainingPlan) -> Iterator[None]:
         raise
 
 
-def _agreed_source(plan: TrainingPlan, model: torch.nn.Module) -> Path | None:
-    """Return the checkpoint to continue from; with a sharded model that of the lowest rank."""
-    own = resume_source(plan)
-    path = str(own) if own is not None else None
-    path = agreed(path, model.parameters(), "the decisions of a training")
-    return Path(path) if path is not None else None
-
-
 def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int], object]) -> Start:
     """Restore the parts of a training; a new training restores nothing.
 
@@ -111,9 +106,13 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
     Raises:
         CheckpointError: The checkpoint is damaged or belongs to another training.
     """
-    source = _agreed_source(plan, assembly.model)
-    if source is None:
+    own = resume_source(plan)
+    path = str(own) if own is not None else None
+    # With a sharded model, the lowest rank decides.
+    path = agreed(path, assembly.model.parameters(), "the decisions of a training")
+    if path is None:
         return Start()
+    source = Path(path)
     terminal.status("reading the checkpoint")
     rates = [float(group["lr"]) for group in assembly.optimizer.param_groups]
     remove_leftovers(source.parent)
@@ -166,7 +165,7 @@ def undone(parts: Parts, built: int) -> Iterator[None]:
         states.pop("loader", None)
         restore = partial(set_states, parts, states)
     else:
-        restore = partial(Snapshot.capture(parts, Position(0, 0, 0)).restore, parts)
+        restore = partial(Snapshot.capture(parts, BEGINNING).restore, parts)
     drop_groups(parts.optimizer, built)
     yield
     drop_groups(parts.optimizer, built)  # the state has them in their order
@@ -185,3 +184,69 @@ def set_rates(optimizer: torch.optim.Optimizer, rates: list[float]) -> None:
     """Set the learning rate of every parameter group."""
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         set_rate(group, rate)
+
+
+def add_hint(stop: BaseException, run: RunDirectory | None, checkpoint: Path | None) -> None:
+    """Add the command that continues the training to the exception that ends it.
+
+    Without a checkpoint, or if the program has no option ``resume``, nothing is added.
+
+    Args:
+        stop: The exception.
+        run: The run directory, with the configuration of the program.
+        checkpoint: The checkpoint that ``--resume last`` finds.
+    """
+    if run is not None and checkpoint is not None and "resume" in run.config:
+        stop.add_note(_continue_with())
+
+
+def extend_error(error: DistributedError, run: RunDirectory | None, launched: Launched) -> None:
+    """Add what follows to the message of a rank that ends, because the launcher does not say it.
+
+    If the training has begun and restarts are left, it starts the ranks again. Otherwise the
+    message gets the last checkpoint of the run and the command. Rank 0 tells it, and rank 1 on the
+    same host, because rank 0 may be the one that was lost.
+
+    Args:
+        error: Says what happened.
+        run: The run directory, as this rank has it.
+        launched: The place of this rank.
+    """
+    tells = launched.rank == 0 or (launched.rank == 1 and launched.node == 0)
+    if run is None or not tells:
+        return
+    if launched.restarts_left and has_begun():
+        times = f"{launched.restart + 1} of {launched.restart + launched.restarts_left}"
+        error.args = (f"{error}; the launcher starts all ranks again ({times})", *error.args[1:])
+        return
+    try:
+        kept = run.last_checkpoint.is_file()
+    except RunDirectoryError:  # rank 0 has made none that this rank can see
+        return
+    if kept:
+        _append(error, f"; the last checkpoint is {Path(run.typed, LAST)}", run)
+
+
+def extend_failure(error: WorkersFailed, run: RunDirectory | None) -> None:
+    """Add the command to the message about ranks that the program has started itself.
+
+    It names the last checkpoint, if there is one.
+    """
+    if run is not None and error.last_checkpoint is not None:
+        _append(error, "", run)
+
+
+def _append(error: DistributedError, text: str, run: RunDirectory) -> None:
+    command = f"\n{_continue_with()}" if "resume" in run.config else ""
+    error.args = (f"{error}{text}{command}", *error.args[1:])
+
+
+def _continue_with() -> str:
+    return f"continue with: {_command(os.environ)}"
+
+
+def _command(environ: Mapping[str, str]) -> str:
+    words = typed_words(environ)
+    if words is None:
+        return f"the same command and {RESUME} last"
+    return shlex.join([*without_resume(words), RESUME, "last"])

@@ -30,20 +30,18 @@ from flodl.train.run.program_record import (
     recorded_argv,
     recorded_variables,
 )
-from flodl.train.run.run_folder import (
-    as_json,
-    claimed,
-    hand_over,
-    is_same,
-    placed,
-    refused,
-)
 from flodl.train.run.run_records import (
     BEST,
     LAST,
     REHEARSAL,
+    as_json,
     checkpoint_to_resume,
+    claimed,
+    hand_over,
+    is_same,
+    placed,
     read_record,
+    refused,
     run_of_launch,
 )
 

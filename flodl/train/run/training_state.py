@@ -72,6 +72,10 @@ class Position:
     global_step: int
 
 
+BEGINNING = Position(0, 0, 0)
+"""Where a new training begins."""
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class TrainingState:
@@ -147,7 +151,7 @@ class TrainingState:
         Raises:
             ValueError: A part holds an object or a tensor that a checkpoint cannot keep.
         """
-        named, _, _ = _described(parts, Position(0, 0, 0))
+        named, _, _ = _described(parts, BEGINNING)
         for name, tensor in named.items():
             check_storable(name, tensor)
 

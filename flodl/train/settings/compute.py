@@ -13,7 +13,7 @@ from flodl.data.adapters import is_iterable
 from flodl.data.iterable import remedy_for
 from flodl.nn.amp import GradScaler
 from flodl.setting import Above, OneOf, Settings, UnfitError, Whole, is_function, setting, switch
-from flodl.train.observers.guards.settings import Guards, guards_outside
+from flodl.train.observers.guards.guard import Guards, guards_outside
 from flodl.train.step import ENGINES
 from flodl.train.step.learning_rate import steps_by_itself
 from flodl.train.step.precision import Precision
@@ -180,7 +180,8 @@ def settled_computing(settings: dict[str, Any]) -> dict[str, Any]:
             f"engine={engine!r} together with deterministic(): only the eager engine repeats "
             "itself to the bit; leave one of the two out"
         )
-    _check_schedules(settings)
+    if settings.get("lr_scheduler") is not None:
+        _check_schedules(settings)
     settings = {"guards": guards_outside(), **settings}
     if settings["guards"] is not None:
         _check_guards(settings)
@@ -200,8 +201,6 @@ def settled_computing(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _check_schedules(settings: Mapping[str, Any]) -> None:
     """Refuse two settings of the learning rate, and one that the engine cannot use."""
-    if settings.get("lr_scheduler") is None:
-        return
     if settings.get("scheduler") is not None:
         raise ValueError(
             ".scheduler(…) and .lr_scheduler(…) both set the learning rate: leave one of them out"

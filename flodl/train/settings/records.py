@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from flodl.monitor.server import check_port
 from flodl.setting import Settings, Whole, is_function, setting, switch, whole
-from flodl.train.observers.best_metric import Best
+from flodl.train.observers.early_stop import Best
 from flodl.train.run.run_records import checkpoint_in
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics, Monitor, Sink
     from flodl.monitor.timeline import Timeline
     from flodl.train.callbacks import Callback
-    from flodl.train.observers.live_settings import LiveSetting
+    from flodl.train.observers.steering import LiveSetting
     from flodl.train.plan import Worker
     from flodl.train.run.run_directory import RunDirectory
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flodl.checkpoint.sharded import is_sharded
-from flodl.train.settings.part_checks import needs_closure
+from flodl.train.settings.user_parts import needs_closure
 from flodl.train.step.auto import AutoEngine as AutoEngine, AutoPolicy as AutoPolicy
 from flodl.train.step.base import StepEngine as StepEngine, StepSettings as StepSettings
-from flodl.train.step.closure import ClosureEngine as ClosureEngine
 from flodl.train.step.fused import fused_step
+from flodl.train.step.precision import CountedScaler
 from flodl.train.step.tuned import (
+    ClosureEngine as ClosureEngine,
     CompiledEngine as CompiledEngine,
     CudaGraphEngine as CudaGraphEngine,
     EagerEngine as EagerEngine,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
     from flodl.train.step.learning_rate import SteeredRate
-    from flodl.train.step.precision import CountedScaler
     from flodl.train.step.step_values import StepValues
 
 ENGINES = ("eager", "auto", "compiled", "cuda_graph")
@@ -85,7 +85,6 @@ def engine_of_plan(
     rate: SteeredRate,
     *,
     done: int,
-    scaler: CountedScaler | None,
     ledger: TimeLedger,
     values: StepValues | None,
     after_step: Callable[[], object] | None = None,
@@ -112,6 +111,7 @@ def engine_of_plan(
             f"engine={plan.engine!r} with micro_batch={micro!r}: only the eager engine splits a "
             "batch; use .engine('eager'), or leave micro_batch out"
         )
+    scaler = CountedScaler(parts.scaler, parts.model) if parts.scaler is not None else None
     settings = StepSettings(
         train_fn=plan.train_fn,
         schedule=rate.schedule,
@@ -140,5 +140,5 @@ def engine_of_plan(
             pure=plan.pure_step,
         )
     engine.global_step = done
-    rate.drive(engine)
+    rate.engine = engine
     return engine

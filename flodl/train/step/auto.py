@@ -21,9 +21,8 @@ from flodl.train.step.layout import has_hooks, rows_of_layers
 from flodl.train.step.live_steps import Taken, measure, median_of_steps, step_clock
 from flodl.train.step.onednn import onednn_refusal
 from flodl.train.step.purity import Gain, doubt, gain
-from flodl.train.step.threads import fewer_threads, waited_seconds
 from flodl.train.step.tuned import TunedEngine
-from flodl.train.step.tuning import Tuning, thread_words
+from flodl.train.step.tuning import Tuning, fewer_threads, thread_words, waited_seconds
 
 if TYPE_CHECKING:
     from flodl.train.step.base import StepSettings

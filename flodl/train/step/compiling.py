@@ -15,7 +15,7 @@ from flodl import log
 from flodl.checkpoint.generators import generators_kept
 from flodl.data import Batch
 from flodl.train.metrics import RecordedValues, collecting, record_scalar, recording_into
-from flodl.train.step.forward import forward_function
+from flodl.train.step.halves import forward_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable

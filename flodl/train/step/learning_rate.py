@@ -119,6 +119,7 @@ class SteeredRate:
         scale: Factor of every rate; may be changed between two steps.
         factor: Another factor, of the rates that people asked for while it trains.
         late: Whether the program set the first schedule while it trained.
+        engine: Takes its rates from here; None without one.
         position: Place in the schedule of the next step, if that is not the number of steps before
             it: several ranks count the batches of all of them.
     """
@@ -133,7 +134,7 @@ class SteeredRate:
         self.scale = scale
         self.factor = 1.0
         self._alone = alone
-        self._engine: StepEngine | None = None
+        self.engine: StepEngine | None = None
 
     def lr(self, step: int) -> float:
         """Return the scaled rate of the schedule."""
@@ -168,10 +169,6 @@ class SteeredRate:
         for group in optimizer.param_groups:
             set_rate(group, float(group["lr"]) * factor)
 
-    def drive(self, engine: StepEngine) -> None:
-        """Remember the engine that takes its rates from here."""
-        self._engine = engine
-
     def replace(self, schedule: Schedule) -> None:
         """Use another schedule from the next step on.
 
@@ -186,8 +183,8 @@ class SteeredRate:
         first = self._schedule is None
         self._schedule = checked_schedule(schedule)
         self.late |= first
-        if first and self._engine is not None:
-            self._engine.set_schedule(self)
+        if first and self.engine is not None:
+            self.engine.set_schedule(self)
 
 
 FIRST_RATE = "initial_lr"

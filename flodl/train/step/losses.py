@@ -85,8 +85,12 @@ class LossLog:
             self._refuse(value, self._count + len(self._fresh))
         self._append(value)
 
-    def _arrive(self, *, wait: bool) -> None:
-        """Check the losses that can be read (with ``wait``, all), and add them to ``_fresh``."""
+    def check(self, *, wait: bool = True) -> None:
+        """Check that the losses are finite: all so far, or those that can be read without waiting.
+
+        Raises:
+            DivergedError: A loss is not finite; the error names the first one.
+        """
         if self._values is not None:
             for step, value in self._values.take(wait=wait):
                 if not math.isfinite(value):
@@ -111,7 +115,7 @@ class LossLog:
         Raises:
             DivergedError: A loss is not finite.
         """
-        self._arrive(wait=wait)
+        self.check(wait=wait)
         return self.unjudged()
 
     def unjudged(self) -> list[float]:
@@ -120,22 +124,26 @@ class LossLog:
         self._unjudged, self._judged = [], len(self._fresh)
         return values
 
-    def check(self) -> None:
-        """Check that all losses so far are finite; waits for the device.
-
-        Raises:
-            DivergedError: A loss is not finite; the error names the first one.
-        """
-        self._arrive(wait=True)
-
     def take(self) -> list[float]:
         """Return the losses that were read since the last call, in order; never waits.
 
         Raises:
             DivergedError: A loss is not finite.
         """
-        self._arrive(wait=False)
-        return self._settle()
+        self.check(wait=False)
+        self._total, self._count = self._sums()
+        read = list(self._fresh)
+        del self._weights[: len(read)]
+        self._fresh.clear()
+        if self._unjudged is not None:
+            self._unjudged += read[self._judged :]
+            self._judged = 0
+        taken = list(filter(math.isfinite, read)) if self.refused else read
+        if taken:
+            self._latest = taken[-1]
+        if read and self.record is not None:
+            self.record(read)
+        return taken
 
     def state(self) -> list[float]:
         """Return total and count of the losses so far as JSON values; waits for the device.
@@ -143,7 +151,7 @@ class LossLog:
         Raises:
             DivergedError: A loss is not finite.
         """
-        self._arrive(wait=True)
+        self.check()
         return list(self._sums())
 
     def mean(self) -> float:
@@ -164,21 +172,6 @@ class LossLog:
                 total += value * samples
                 count += samples
         return total, count
-
-    def _settle(self) -> list[float]:
-        self._total, self._count = self._sums()
-        read = list(self._fresh)
-        del self._weights[: len(read)]
-        self._fresh.clear()
-        if self._unjudged is not None:
-            self._unjudged += read[self._judged :]
-            self._judged = 0
-        taken = list(filter(math.isfinite, read)) if self.refused else read
-        if taken:
-            self._latest = taken[-1]
-        if read and self.record is not None:
-            self.record(read)
-        return taken
 
     def _refuse(self, value: float, step: int) -> None:
         if self._by_samples:

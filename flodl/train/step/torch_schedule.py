@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 from flodl import log
 from flodl.errors import CheckpointError
 from flodl.train.callbacks import Callback
-from flodl.train.observers.best_metric import watched_value
+from flodl.train.observers.early_stop import watched_value
 from flodl.train.step.learning_rate import AT_ZERO, set_rate
 
 if TYPE_CHECKING:

@@ -13,17 +13,15 @@ from torch import Tensor
 
 from flodl import log, terminal
 from flodl.monitor.ledger import Account
+from flodl.nn.clip import limited_norm
 from flodl.train.step import compiling
 from flodl.train.step.base import StepEngine, StepSettings
 from flodl.train.step.capturing import Capturing, refusal
-from flodl.train.step.forward import forward_function, scalar_loss, without_backward
 from flodl.train.step.fused import fused_step, place_step_counts
+from flodl.train.step.halves import Update, forward_function, pieces, scalar_loss, without_backward
 from flodl.train.step.layout import ChannelsLast
 from flodl.train.step.onednn import routed
-from flodl.train.step.pieces import pieces
-from flodl.train.step.threads import ThreadLimit
-from flodl.train.step.tuning import Tuning
-from flodl.train.step.update import Update
+from flodl.train.step.tuning import ThreadLimit, Tuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -262,8 +260,9 @@ class TunedEngine(StepEngine):
 
     def close(self) -> None:
         """Free a graph."""
-        self.use(replace(self.tuning, captured=False))
-        self.drop_other_graphs()
+        if self._graphs:
+            self.use(replace(self.tuning, captured=False))
+            self.drop_other_graphs()
         if self._update.step is not None:
             place_step_counts(self.optimizer, fused=False)
 
@@ -290,6 +289,59 @@ class EagerEngine(TunedEngine):
     """
 
     name: ClassVar[str] = "eager"
+
+
+@final
+class ClosureEngine(TunedEngine):
+    """Gives the optimizer a closure, as LBFGS needs it; the optimizer decides how often to call it.
+
+    The loss of a batch is the loss of the first call, with the parameters before the step.
+    Gradients are clipped in every call, and shown after the last one.
+
+    Args:
+        model: In training mode, on its device.
+        optimizer: Its ``step`` needs a closure.
+        settings: The settings of a step; without a scaler.
+    """
+
+    name: ClassVar[str] = "eager"
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, settings: StepSettings
+    ) -> None:
+        super().__init__(model, optimizer, settings)
+        self._forward = without_backward(self._plain_forward, optimizer)
+
+    def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
+        """Train on one batch; parts of a batch are refused before the training."""
+        assert parts == 1 and closes  # noqa: S101, PT018 - see check_closure
+        update, limit, calls = self._update, self.settings.max_grad_norm, 0
+        update.prepare(self.global_step)
+        norms: list[Tensor] = []
+
+        def closure() -> Tensor:
+            nonlocal calls
+            self.optimizer.zero_grad()
+            loss = scalar_loss(self._forward(self.model, batch))
+            if calls == 0:
+                losses.add(loss.detach())
+            calls += 1
+            loss.backward()  # type: ignore[no-untyped-call]
+            if limit is not None:
+                norm = limited_norm(self.model.parameters(), limit)
+                norms[:] = norms[:1] or [norm]
+            return loss
+
+        self.optimizer.step(closure)  # type: ignore[arg-type]
+        if update.watch is not None:
+            update.watch(self.global_step)
+        self.optimizer.zero_grad()
+        if norms:
+            update.tell_norm(self.global_step, norms[0])
+        update.conclude()
+        self.global_step += 1
+        if self._lap is not None:
+            self._lap(_OPTIMIZER)
 
 
 @final

@@ -1,9 +1,13 @@
-"""Changes to a step that do not change what it computes."""
+"""Changes to a step that do not change what it computes, and the threads that it uses."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
+
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,3 +74,47 @@ class Tuning:
 def thread_words(threads: int) -> str:
     """Return a number of threads in words."""
     return f"{threads} thread{'s' if threads != 1 else ''}"
+
+
+@final
+class ThreadLimit:
+    """Lets operations use fewer threads inside the context.
+
+    Args:
+        threads: Largest number of threads.
+
+    Attributes:
+        overruled: Whether the program has set its own number inside the context; that number stays.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._before = 0
+        self.overruled = False
+
+    def __enter__(self) -> None:
+        """Save the user's number, and set a smaller one."""
+        self._before = torch.get_num_threads()
+        if self._threads < self._before:
+            torch.set_num_threads(self._threads)
+
+    def __exit__(self, *_: object) -> None:
+        """Restore the user's number."""
+        now = torch.get_num_threads()
+        if now != min(self._threads, self._before):
+            self.overruled = True
+        elif now != self._before:
+            torch.set_num_threads(self._before)
+
+
+def fewer_threads(*, single: bool) -> list[int]:
+    """Return the numbers of threads to try: half, and one if a step with one is short enough."""
+    threads = torch.get_num_threads()
+    return sorted({threads // 2, *((1,) if single else ())} - {0, threads}, reverse=True)
+
+
+def waited_seconds() -> float:
+    """Return how long this thread was ready to run and had no core; 0 where nobody counts."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/thread-self/schedstat").read_text("ascii").split()[1]) / 1e9
+    return 0.0

@@ -11,8 +11,7 @@ import pytest
 
 from fdl.base.errors import FdlError, UsageError
 from fdl.cli.entry import main
-from fdl.scaffold.api_ref import find, scan
-from fdl.scaffold.api_ref.scan import category
+from fdl.scaffold.api_ref.scan import category, find, scan
 from fdl.version import __version__
 from tests.rows import each_row
 

@@ -15,7 +15,6 @@ NAMES = (
     "export",
     "verify-export",
     "verify-matrix",
-    "parity",
     "info",
 )
 
@@ -60,8 +59,8 @@ def test_arguments_and_the_exit_code_are_passed_on(fdl):
     assert done.out.splitlines() == [
         *("-m", "flodl.hf", "convert", "owner/name", "--force", "--out", "x")
     ]
-    done = fdl("flodl-hf", "parity", "bert-qa", "--", "./dir")
-    assert done.out.splitlines()[2:] == ["parity", "bert-qa", "./dir"]
+    done = fdl("flodl-hf", "info", "bert-qa", "--", "./dir")
+    assert done.out.splitlines()[2:] == ["info", "bert-qa", "./dir"]
 
 
 @pytest.mark.usefixtures("python")
@@ -152,7 +151,7 @@ def test_an_entry_of_the_project_gets_what_nobody_knows(project, fdl):
     )
     assert fdl("flodl-hf", "owner/name").out == "mine owner/name\n"
     assert fdl("flodl-hf", "fast").out == "mine --x 1\n"
-    plan = json.loads(fdl("-n", "--json", "flodl-hf", "parity", "all").out)
+    plan = json.loads(fdl("-n", "--json", "flodl-hf", "verify-matrix").out)
     assert "flodl.hf" in plan["argv"]
 
 

@@ -95,6 +95,7 @@ def test_what_the_source_does_not_say_is_passed_with_one_warning(project, fdl):
         entry: python main.py
         commands:
           p: {options: {tags: [a, b], amp: true, lr: 0.1, data: {a: [1]}, other: 1}}
+          one: {options: {amp: true}}
           said: {options: {--tags: [a, b], --amp: "yes", lr: 0.1, data: !null , --other: 1}}
     """
     project({"fdl.yml": manifest, "main.py": UNCLEAR})
@@ -102,6 +103,8 @@ def test_what_the_source_does_not_say_is_passed_with_one_warning(project, fdl):
     assert told.err.startswith("warning: not checked: `tags`, `amp` and `other`: ")
     assert told.err.count("\n") == 1
     assert "--amp true --data '{\"a\": [1]}' --lr 0.1 --other 1 --tags a,b" in told.out
+    one = fdl("-n", "one")
+    assert one.err.startswith("warning: not checked: `amp`: ")
     said = fdl("-n", "said")
     assert said.err == ""
     assert "--amp yes --other 1 --tags a,b --data null --lr 0.1" in said.out

@@ -13,6 +13,7 @@ import pytest
 
 from tests.fdl import screen
 from tests.fdl.run_directory.trails import trail
+from tests.waiting import pass_a_tick
 
 MANIFESTS = {
     "fdl.yml": "commands: {train: , tools: {run: echo hi}}",
@@ -57,6 +58,19 @@ def test_every_output_folder_of_the_manifests_is_listed_newest_first(project, fd
     assert names(fdl("runs", "list")) == expected
     (folder / "sub").mkdir()
     assert names(fdl("runs", "list", cwd="sub")) == [str(folder / one) for one in expected]
+
+
+def test_the_manifest_is_kept_for_the_next_look_and_not_by_a_dry_run(project, fdl):
+    folder = project(MANIFESTS)
+    trail(folder / "runs/train" / FIRST)
+    pass_a_tick()
+    fdl("runs", "prune", "--keep", "1", "--dry-run")
+    fdl("-n", "runs", "prune", "--keep", "1")
+    assert not (folder / ".fdl").exists()
+    listed = fdl("runs", "list")
+    assert (folder / ".fdl/manifest.json").is_file()
+    assert (folder / "train/deep/.fdl/manifest.json").is_file()
+    assert names(fdl("runs", "list")) == names(listed)
 
 
 def test_a_line_tells_state_epochs_time_metrics_and_origin(project, fdl):

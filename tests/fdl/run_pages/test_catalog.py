@@ -15,8 +15,7 @@ import pytest
 from benchmarks.many_runs import make_runs
 from fdl.base.run_record import boot_id
 from fdl.runs.pages import catalog as catalog_module
-from fdl.runs.pages.cache import Cache
-from fdl.runs.pages.catalog import Catalog
+from fdl.runs.pages.catalog import Cache, Catalog
 from tests.fdl.run_directory.trails import LR, trail
 from tests.rows import each_row
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from benchmarks.many_runs import EPOCHS, losses, make_runs
-from fdl.runs.pages.cache import Cache
-from fdl.runs.pages.catalog import Catalog, Entry
+from fdl.runs.pages.catalog import Cache, Catalog, Entry
 from fdl.runs.pages.curves import Request, curve, packed
 from fdl.runs.step_files import Line, StepFiles, merged, of_values
 from flodl.monitor import StepFilesSink, StepSeries

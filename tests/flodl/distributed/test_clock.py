@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from flodl.ranks.clocks import ClockOffset, clock_offsets
 from flodl.ranks.group import Group, LocalGroup
-from flodl.ranks.launch.clock_offsets import ClockOffset, clock_offsets
 from tests.rows import each_row
 
 

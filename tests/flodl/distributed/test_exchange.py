@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from flodl import Trainer
 from flodl.ranks.averaging import backends
 from flodl.ranks.averaging.average import Averaged, ParameterAverager
-from flodl.ranks.averaging.gradients import GradientReducer
+from flodl.ranks.averaging.gradients import StepAverager
 from flodl.ranks.averaging.rounded import FRAGMENT
 from flodl.ranks.group import Group, LocalGroup
 from flodl.ranks.settings import Backend, DdpRunConfig, ExchangeFormat
@@ -73,8 +73,8 @@ def counted(group: Group, format: ExchangeFormat, count: int, frozen: int, waits
     model = vector(count, frozen=frozen)
     averager = ParameterAverager(model, group, Backend.NCCL, format=format)
     move(model, group.rank)
-    group.barrier()
     before = received()
+    group.barrier()  # from here on, others may send
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backends, "_WORTH_SHARING", 2**60)  # as between two hosts
         if waits:
@@ -234,7 +234,7 @@ def descend(group: Group, format: ExchangeFormat, keeps: bool) -> float:
     with torch.no_grad():
         model.p.fill_(1.0)
         model.p[0] = 0.0
-    reducer = GradientReducer(model, group, Backend.NCCL, format)
+    reducer = StepAverager(model, group, Backend.NCCL, format)
     for step in range(200):
         model.p.grad = scale * model.p.detach()
         model.p.grad[0] += 1.0 if step % 2 else -1.0
@@ -254,7 +254,7 @@ def test_int8_converges_with_its_errors_and_not_without(ranks: Ranks) -> None:
 
 def overflown(group: Group) -> tuple[bool, float]:
     model = vector(600)
-    reducer = GradientReducer(model, group, Backend.NCCL, ExchangeFormat.INT8)
+    reducer = StepAverager(model, group, Backend.NCCL, ExchangeFormat.INT8)
     model.p.grad = torch.ones(600)
     model.p.grad[3] = math.inf if group.rank else 1.0
     reducer.reduce(1.0)

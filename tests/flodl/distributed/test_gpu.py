@@ -22,10 +22,10 @@ from flodl.ddp_bench.models import TASKS
 from flodl.ddp_bench.request import Request, cells_of, ensure_data
 from flodl.ddp_bench.summary import read_folder, summarise
 from flodl.ddp_bench.sweep import sweep
+from flodl.ranks.clocks import DeviceWatch
 from flodl.ranks.group import Group, LocalGroup, ProcessGroups
 from flodl.train.plain_loop.scatter import OwnRandomness
 from flodl.train.plain_loop.setup import SetupConfig, prepare
-from flodl.train.plain_loop.stopwatch import DeviceWatch
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Outcome, sgd, train
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.ranks.averaging.gradients import GradientReducer
+from flodl.ranks.averaging.gradients import StepAverager
 from flodl.ranks.group import LocalGroup
 from flodl.ranks.settings import Backend
 from tests.flodl.distributed.ranks import RankError
@@ -34,7 +34,7 @@ def _accumulated(group, backend, dtype):
     for start in range(first, first + 8 * count, 8):
         loss = nn.functional.mse_loss(model(x[start : start + 8]), y[start : start + 8])
         (loss / count).backward()
-    reducer = GradientReducer(model, group, backend)
+    reducer = StepAverager(model, group, backend)
     samples = reducer.reduce(8 * count)[-1]
     return samples, [p.grad for p in model.parameters()]
 
@@ -70,7 +70,7 @@ def _uneven(group, backend):
     model.complex.grad = torch.full((1,), complex(group.rank, 1))
     if group.rank == 1:
         model.somewhere.grad = torch.full((3,), 4.0, dtype=torch.bfloat16)
-    sums = GradientReducer(model, group, backend).reduce([30, 10][group.rank], [group.rank, 0.5])
+    sums = StepAverager(model, group, backend).reduce([30, 10][group.rank], [group.rank, 0.5])
     grads = {name: p.grad for name, p in model.named_parameters()}
     return sums, {
         name: None if grad is None else (grad.dtype, grad.tolist()) for name, grad in grads.items()
@@ -96,7 +96,7 @@ def _with_an_idle_rank(group, backend, samples):
     else:
         # What an idle rank still has from an earlier batch is no gradient of this one.
         model.weight.grad = torch.full((1, 1), float("nan"))
-    sums = GradientReducer(model, group, backend).reduce(samples[group.rank])
+    sums = StepAverager(model, group, backend).reduce(samples[group.rank])
     return sums, model.weight.grad.item()
 
 
@@ -110,7 +110,7 @@ def test_a_rank_without_samples_takes_part_with_zeros(ranks, backend):
 def _nobody(group, backend):
     model = nn.Linear(1, 1, bias=False)
     model.weight.grad = torch.full((1, 1), 7.0)
-    return GradientReducer(model, group, backend).reduce(0, [1.0]), model.weight.grad.item()
+    return StepAverager(model, group, backend).reduce(0, [1.0]), model.weight.grad.item()
 
 
 @BACKENDS
@@ -121,7 +121,7 @@ def test_without_samples_gradients_stay_as_they_are(ranks, backend):
 def _not_a_number(group, backend):
     model = nn.Linear(1, 1, bias=False)
     model.weight.grad = torch.full((1, 1), [1.0, float("inf")][group.rank])
-    GradientReducer(model, group, backend).reduce(4)
+    StepAverager(model, group, backend).reduce(4)
     return model.weight.grad.isfinite().item()
 
 
@@ -133,7 +133,7 @@ def test_a_gradient_that_is_not_finite_shows_on_every_rank(ranks, backend):
 def _sparse(group):
     model = nn.Embedding(4, 2, sparse=True)
     model(torch.tensor([1])).sum().backward()
-    GradientReducer(model, group, Backend.CPU).reduce(1)
+    StepAverager(model, group, Backend.CPU).reduce(1)
 
 
 def test_sparse_gradients_are_refused(ranks):
@@ -143,7 +143,7 @@ def test_sparse_gradients_are_refused(ranks):
 
 def _again(group, backend):
     model = nn.Linear(2, 1)
-    reducer = GradientReducer(model, group, backend)
+    reducer = StepAverager(model, group, backend)
     found = []
     for step in range(3):
         model.zero_grad(set_to_none=step != 1)
@@ -161,6 +161,6 @@ def test_every_step_starts_anew(ranks, backend):
 def test_one_rank_alone_keeps_its_gradients():
     model = nn.Linear(1, 1)
     model.weight.grad = torch.full((1, 1), 0.1)
-    assert GradientReducer(model, LocalGroup(), Backend.NCCL).reduce(3, [5]) == [5.0, 3.0]
+    assert StepAverager(model, LocalGroup(), Backend.NCCL).reduce(3, [5]) == [5.0, 3.0]
     assert model.weight.grad.item() == torch.tensor(0.1).item()
     assert model.bias.grad is None

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from flodl import checkpoint_metadata
-from flodl.ranks.launch.orphans import _line_to, end_with_launcher
+from flodl.ranks.launch.launcher import _line_to, end_with_launcher
 from tests.flodl.distributed.jobs import ROOT, runs
 from tests.waiting import wait_for
 

@@ -5,8 +5,8 @@ import time
 
 from torch import distributed as dist
 
-from flodl.ranks.averaging.skip_decision import SkipDecision
 from flodl.ranks.group import LocalGroup
+from flodl.train.policies.cadence import SkipDecision
 
 _ROUNDS = 200
 

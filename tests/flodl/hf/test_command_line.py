@@ -68,7 +68,6 @@ def test_the_commands_are_those_of_the_specified_line():
         "export",
         "verify-export",
         "verify-matrix",
-        "parity",
         "info",
     ]
     assert all(commands().values())
@@ -136,9 +135,6 @@ def test_an_export_that_contradicts_itself_is_refused(capsys, tmp_path, monkeypa
         (["verify-export", "d", "--hub-source", "a", "--no-hub-source"], "exclude each other"),
         (["verify-matrix", "--families", "bert,gpt2"], "gpt2 is not one of bert, roberta"),
         (["verify-matrix", "--heads", "lm"], "lm is not one of base"),
-        (["verify-matrix", "--jobs", "0"], "at least 1"),
-        (["parity"], "cell"),
-        (["parity", "bert-lm"], "there is no cell bert-lm"),
         (["convert"], "src"),
         (["convert", "a", "b"], "unexpected argument `b`"),
         (["info", "a", "--force"], "unknown option `--force`"),

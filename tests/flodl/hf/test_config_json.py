@@ -10,6 +10,7 @@ from flodl.hf.families import (
     AutoConfig,
     DistilBertConfig,
 )
+from flodl.hf.head_kind import HeadKind
 from flodl.hf.layers.activations import NAMES
 from tests.flodl.hf.config_samples import (
     CLASSES,
@@ -65,8 +66,8 @@ def test_names_follow_the_family():
         "deberta-v2": ("deberta-v2", "deberta", "DebertaV2"),
         "modernbert": ("modernbert", "model", "ModernBert"),
     }
-    assert read("xlm-roberta").base_class_name == "XLMRobertaModel"
-    assert read("deberta-v2").base_class_name == "DebertaV2Model"
+    assert read("xlm-roberta").class_name(HeadKind.BASE) == "XLMRobertaModel"
+    assert read("deberta-v2").class_name(HeadKind.BASE) == "DebertaV2Model"
 
 
 @each_row("family", [f for f in FAMILIES if f not in ("distilbert", "modernbert")])

@@ -18,7 +18,7 @@ from flodl.hf.auto import AutoModelForMaskedLM
 from flodl.hf.conversion import convert
 from flodl.hf.errors import CheckpointFormatError, PickleOnlyError
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.matrix import FAMILIES, cells_named, tiny_config
+from flodl.hf.matrix import FAMILIES, all_cells, tiny_config
 from flodl.hf.reference import make_synthetic
 from tests import fork_server
 from tests.flodl.hf.batches import encoded
@@ -330,7 +330,7 @@ def test_a_directory_without_pickles_says_what_was_looked_for(tmp_path):
 @pytest.mark.parametrize("shards", [0, 3])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_tied_model_converts_and_loads_equal_to_the_original(tmp_path, family, shards):
-    (cell,) = cells_named(f"{family}-mlm")
+    (cell,) = (one for one in all_cells() if one.name == f"{family}-mlm")
     make_synthetic(tiny_config(cell), HeadKind.MLM, tmp_path / "original", family)
     config = transformers.AutoConfig.from_pretrained(tmp_path / "original")
     model = getattr(transformers, config.architectures[0]).from_pretrained(tmp_path / "original")

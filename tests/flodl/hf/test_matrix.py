@@ -1,17 +1,16 @@
 """The grid of all families and heads."""
 
 import json
-import os
-import signal
 import time
 
 import pytest
+import torch
 
-from flodl.hf import matrix, reference
+from flodl.hf import reference
 from flodl.hf.__main__ import main
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.matrix import FAMILIES, HEADS, all_cells, cells_named, verify_matrix
-from tests.rows import each_row
+from flodl.hf.matrix import FAMILIES, HEADS, all_cells, tiny_config, verify_matrix
+from flodl.hf.reference import batch_for
 
 
 def test_there_is_one_cell_of_each_family_with_each_head():
@@ -19,31 +18,13 @@ def test_there_is_one_cell_of_each_family_with_each_head():
     assert [(cell.family, cell.head) for cell in cells] == [
         (family, head) for family in FAMILIES for head in HEADS
     ]
+    assert len(cells) == 35
     converted = [cell.repo for cell in cells if cell.needs_convert]
     assert converted == [
         "nateraw/bert-base-uncased-emotion",
         "cardiffnlp/twitter-roberta-base-sentiment-latest",
         "microsoft/deberta-v2-xlarge",
     ]
-
-
-@each_row(
-    ("word", "names"),
-    [
-        ("bert", ["bert"]),
-        ("xlm-roberta-mlm", ["xlm-roberta-mlm"]),
-        ("deberta-v2-tokencls", ["deberta-v2-tokcls"]),
-        ("albert-tokcls", ["albert-tokcls"]),
-    ],
-)
-def test_a_cell_is_found_by_its_name(word, names):
-    assert [cell.name for cell in cells_named(word)] == names
-
-
-def test_all_are_thirty_five_and_an_unknown_name_says_what_there_is():
-    assert len(cells_named("all")) == 35
-    with pytest.raises(ValueError, match=r"there is no cell bert-lm.*-mlm"):
-        cells_named("bert-lm")
 
 
 @pytest.mark.case("hf", 41)
@@ -83,15 +64,6 @@ def test_exports_are_kept_on_demand_and_json_lists_the_cells(tmp_path, capsys):
     assert (tmp_path / "bert-qa/export/model.safetensors").exists()
 
 
-@pytest.mark.slow
-def test_cells_may_run_side_by_side(tmp_path):
-    grid = verify_matrix(
-        families=("bert", "albert"), heads=("qa",), synthetic=True, staging=tmp_path, jobs=2
-    )
-    assert [one.cell.name for one in grid.results] == ["bert-qa", "albert-qa"]
-    assert grid.passed, grid.as_text()
-
-
 def test_every_head_is_forced(tmp_path):
     source = tmp_path / "bert-mlm"
     grid = verify_matrix(
@@ -112,35 +84,14 @@ def test_nothing_else_in_the_staging_folder_is_touched(tmp_path):
     assert sorted(file for file in tmp_path.rglob("*") if file.is_file()) == sorted(mine)
 
 
-RUN = matrix._run
-
-
-def killed(cell, *, folder, synthetic):
-    """Run a cell, or be the process that the system kills."""
-    if cell.name == "bert-qa":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return RUN(cell, folder=folder, synthetic=synthetic)
-
-
-# Every process imports the reference, which takes seconds.
-@pytest.mark.slow
-@pytest.mark.parametrize("jobs", [2, 3])
-def test_a_process_that_is_killed_costs_its_own_cell_only(tmp_path, monkeypatch, jobs):
-    monkeypatch.setattr(matrix, "_run", killed)
-    told = []
-    grid = verify_matrix(
-        families=("bert",),
-        heads=("base", "seqcls", "qa", "mlm"),
-        synthetic=True,
-        staging=tmp_path,
-        jobs=jobs,
-        progress=told.append,
+def test_rows_are_padded_on_both_sides_and_have_both_segments():
+    enc = batch_for(tiny_config(all_cells()[0]))
+    mask = enc.attention_mask.bool()
+    lengths = mask.sum(1).tolist()
+    assert len(set(lengths)) == len(lengths)
+    assert (mask[:, 0].tolist(), mask[:, -1].tolist()) == (
+        [True, False, True, False],
+        [True, True, False, True],
     )
-    names = ["bert", "bert-seqcls", "bert-qa", "bert-mlm"]
-    assert [one.cell.name for one in grid.results] == names
-    assert [line.split()[:2] for line in told] == [
-        [f"{name}:", "FAIL" if name == "bert-qa" else "PASS"] for name in names
-    ]
-    (failed,) = [one for one in grid.results if not one.passed]
-    assert failed.reason.startswith("its process was killed")
-    assert list(tmp_path.iterdir()) == []
+    assert set(enc.token_type_ids[mask].tolist()) == {0, 1}
+    assert torch.equal(enc.input_ids == 0, ~mask)

@@ -76,7 +76,7 @@ def test_the_encoder_of_a_model_with_a_head_is_a_model(family: str, kind: HeadKi
         pooled = encoder.tagged("pooler_output")
         assert pooled is not None
         assert torch.equal(pooled, expected.pooler_output)
-    assert config_of(encoder)["architectures"] == [config.base_class_name]
+    assert config_of(encoder)["architectures"] == [config.class_name(HeadKind.BASE)]
     assert config_of(graph)["architectures"] == [config.class_prefix + kind.suffix]
     assert rebuilt(encoder, HeadKind.BASE).structural_hash() == encoder.structural_hash()
     before = output(graph)

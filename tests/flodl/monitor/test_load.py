@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from flodl.monitor import GpuSnapshot, ResourceSample
-from flodl.monitor.system_load import LoadAverage
+from flodl.monitor.sampling import LoadAverage
 
 HOUR = 3600.0
 

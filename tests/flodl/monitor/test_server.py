@@ -20,6 +20,7 @@ import pytest
 
 from fdl.runs.pages.one import RunPage
 from fdl.runs.pages.server import PageServer, Request, is_loopback
+from fdl.runs.step_files import StepFiles
 from flodl.errors import StateError
 from flodl.monitor import Monitor
 from flodl.monitor.records import StepSeries
@@ -116,6 +117,16 @@ def test_every_epoch_reaches_a_late_client_once_and_in_order(served):
     assert Stream(served, f"events?after={place}").epochs() == ([5], True)
     assert Stream(served, Last_Event_ID="nonsense").epochs() == (everything, True)
     assert Stream(served, Last_Event_ID="999999").epochs() == (everything, True), "of another run"
+
+
+def test_a_reader_misses_no_point_from_the_first_byte_of_the_stream_on(served):
+    closing = threading.Event()
+    parts = RunPage(served._folder).answer(Request("/events", {}), closing)
+    assert next(parts) == b"retry: 1000\n\n"
+    served.log_steps([StepSeries("x", [0, 1], [1.0, 2.0])])  # before anything else is read
+    wait_for(lambda: StepFiles.read(served._folder).names)
+    closing.set()
+    assert b'"values": [1.0, 2.0]' in b"".join(parts)
 
 
 @pytest.mark.case("runtime", 81)

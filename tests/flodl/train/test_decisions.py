@@ -17,9 +17,8 @@ from flodl.train import Callback, RunDirectory
 from flodl.train.step import AutoEngine, AutoPolicy, StepSettings
 from flodl.train.step.decision import Decision, decision_key
 from flodl.train.step.losses import loss_log
-from flodl.train.step.threads import ThreadLimit
 from flodl.train.step.tuned import TunedEngine
-from flodl.train.step.tuning import Tuning
+from flodl.train.step.tuning import ThreadLimit, Tuning
 from tests.flodl.train.programs import training
 
 QUICK = AutoPolicy(

@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils.data import TensorDataset
 
-from flodl.train.gpu_memory import CONTEXT_BYTES, Allocator
+from flodl.train.peak_memory import CONTEXT_BYTES, Allocator
 from tests.flodl.train.test_rehearsal import (
     rehearsed,
     result as result,

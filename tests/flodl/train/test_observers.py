@@ -13,7 +13,7 @@ from flodl.monitor import EpochMetrics, Timeline
 from flodl.train import RunDirectory, loop
 from flodl.train.callbacks import Callback, Hooks, TrainingRun
 from flodl.train.observers import epoch_observers
-from flodl.train.observers.best_model import load_best
+from flodl.train.observers.checkpoints import load_best
 from flodl.train.observers.early_stop import EarlyStop
 from flodl.train.observers.ema import WeightAverage
 from flodl.train.observers.epoch_observers import EpochFunction, Marks

@@ -116,7 +116,7 @@ def test_compiling_is_told() -> None:
     program = TRAINING + dedent(
         """
         from flodl.train.step import compiling
-        from flodl.train.step.forward import forward_function
+        from flodl.train.step.halves import forward_function
 
         def slow_compilation(model, settings, **options):
             gate()

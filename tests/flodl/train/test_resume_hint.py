@@ -12,7 +12,7 @@ import pytest
 from flodl.errors import DistributedError, WorkersFailed
 from flodl.ranks.launch.launcher import Launched, mark_begun
 from flodl.train import RunDirectory
-from flodl.train.run.resume_hint import add_hint, extend_error, extend_failure
+from flodl.train.run.resume import add_hint, extend_error, extend_failure
 from tests.rows import each_row
 
 LAUNCHERS = ("FDL_PLAN", "RANK", "WORLD_SIZE", "SLURM_PROCID", "JOB_COMPLETION_INDEX")

@@ -25,8 +25,6 @@ from flodl.train.observers.digests import (
     order_digest,
     tensor_hash,
 )
-from flodl.train.observers.step_trace import StepTrace
-from flodl.train.step.step_values import StepValues
 from tests.rows import each_row
 
 N, BATCH = 43, 4
@@ -145,7 +143,7 @@ def test_the_norms_are_those_of_clipping(tmp_path: Path, monkeypatch: pytest.Mon
         norms.append(norm.item())
         return norm
 
-    monkeypatch.setattr("flodl.train.step.update.limited_norm", kept)
+    monkeypatch.setattr("flodl.train.step.halves.limited_norm", kept)
     seen = train(tmp_path, max_grad_norm=0.5)
     assert read_trace(seen.path).norms.tolist() == norms
     assert len(norms) == 2 * STEPS
@@ -552,13 +550,3 @@ def test_digests_keep_to_their_share_and_to_common_steps(cost: float) -> None:
     assert spent <= SHARE * 400_000 * step_seconds
     assert taken[0] == 0
     assert taken[1] >= FIRST_STEPS
-
-
-def test_without_a_run_directory_there_is_no_trace() -> None:
-    trace = StepTrace(None)
-    assert not trace.is_on
-    assert trace.loss_sink() is None
-    values = StepValues()
-    trace.take_norms_of(values)
-    assert values.on_norms is None
-    trace.close()

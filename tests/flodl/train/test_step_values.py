@@ -120,7 +120,7 @@ def test_norms_before_clipping_are_recorded_at_every_step(engine):
         return norm
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flodl.train.step.update.limited_norm", watched)
+        patch.setattr("flodl.train.step.halves.limited_norm", watched)
         seen = train(max_grad_norm=0.01, engine=engine)
     assert list(seen.curves["grad_norm"]) == list(range(2 * STEPS))
     assert list(seen.curves["grad_norm"].values()) == pytest.approx(told)

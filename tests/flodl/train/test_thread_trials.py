@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from flodl.data import Batch
 from flodl.train.step import AutoEngine, AutoPolicy, StepSettings
 from flodl.train.step.losses import loss_log
-from flodl.train.step.threads import fewer_threads, waited_seconds
+from flodl.train.step.tuning import fewer_threads, waited_seconds
 from tests import fork_server
 from tests.rows import each_row
 
@@ -138,7 +138,7 @@ def test_a_thread_that_shares_its_core_waits(tmp_path):
     program = tmp_path / "shares.py"
     program.write_text(
         "import os, time\n"
-        "from flodl.train.step.threads import waited_seconds\n"
+        "from flodl.train.step.tuning import waited_seconds\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "before, end = waited_seconds(), time.monotonic() + 0.4\n"
         "other = os.fork()\n"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from flodl import log
-from flodl.train.observers.guards.guard import NAME, Guard
-from flodl.train.observers.guards.settings import Guards
+from flodl.train.observers.guards.guard import NAME, Guard, Guards
 from flodl.train.observers.journal import NAME as FILE, Act, Journal
 
 if TYPE_CHECKING:

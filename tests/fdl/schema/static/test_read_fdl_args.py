@@ -198,7 +198,7 @@ def document(tmp_path):
     return of
 
 
-COMMANDS = ("Convert", "Export", "Info", "Parity", "VerifyExport")
+COMMANDS = ("Convert", "Export", "Info", "VerifyExport")
 LIGHT = [
     *(("declarations", one) for one in ("Empty", "Plain", "Shapes", "Choices", "Inherits")),
     *(("declarations", one) for one in ("Diamond", "Ranks")),

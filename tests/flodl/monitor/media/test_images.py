@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flodl.monitor.media.images import CapturedImage
-from flodl.monitor.media.png import encode_png
+from flodl.monitor.media.images import CapturedImage, encode_png
 from tests.rows import each_row
 
 PIL = pytest.importorskip("PIL.Image")

@@ -11,8 +11,8 @@ import torch
 from flodl.errors import StateError
 from flodl.monitor import Monitor
 from flodl.monitor.media import MediaFolderSink, MediaRecord, MediaStore, Text
-from flodl.monitor.media.embed import embedded
 from flodl.monitor.media.folder import path_of
+from flodl.monitor.media.store import embedded
 from flodl.monitor.records import RunInfo
 from tests.rows import each_row
 
