@@ -30,15 +30,12 @@ _SCRIPTS = (
     "parts.js",
     "media.js",
     "timeline.js",
-    "runs.js",
-    "table.js",
-    "relations.js",
     "main.js",
 )
-"""In the order of their dependencies. A page that is served has one more, before the last."""
+"""In the order of their dependencies. A page that is served has more, before the last."""
 
-_SERVED_SCRIPT = "served.js"
-"""Everything that reads from a server; a file has no such code."""
+_SERVED_SCRIPTS = ("runs.js", "table.js", "relations.js", "served.js")
+"""Everything that reads from a server, as the page of many runs does; a file has no such code."""
 
 
 def asset(name: str) -> str:
@@ -118,7 +115,7 @@ def policy(*, served: bool) -> str:
 def _parts(served: bool) -> tuple[Template, str, str]:
     """The page, open for ``$title $policy $data``; its script, and its style."""
     *first, last = _SCRIPTS
-    names = [*first, *([_SERVED_SCRIPT] if served else []), last]
+    names = [*first, *(_SERVED_SCRIPTS if served else ()), last]
     script = "\n" + "\n".join(map(asset, names))
     style = "\n" + asset("page.css")
     # A dollar sign of a file begins no placeholder.

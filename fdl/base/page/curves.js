@@ -115,7 +115,8 @@ class LineChart extends Chart {
     if (index < 0 || (exact ? this.xs[index] !== x : Math.abs(px(this.xs[index]) - px(x)) >= 40)) return null;
     const at = this.xs[index];
     const { axis } = this.focus;
-    const where = axis.numbers ? `${axis.head} ${axis.label(at)}` : axis.say(at);
+    const said = axis.say(at);
+    const where = axis.numbers ? said[0].toUpperCase() + said.slice(1) : said;
     const found = this.readings(at);
     const lines = found.map(({ name, text, color, dash }) => fact(name, text, color, dash.length));
     const dots = found.filter(({ value }) => Number.isFinite(value) && (!this.logs || value > 0)).map(({ value, color }) => [py(value), color]);

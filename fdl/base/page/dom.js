@@ -267,6 +267,13 @@ function prepare(canvas, width, height) {
   return context;
 }
 
+/** A dot beside a name, in its colour. */
+function dot(color) {
+  const made = element("span", { className: "dot", "aria-hidden": "true" });
+  made.style.background = color;
+  return made;
+}
+
 /** Write a text with fill style, alignment across and down. */
 function label(context, text, x, y, color = "soft", across = "left", down = "middle") {
   Object.assign(context, { fillStyle: ink.get(color), textAlign: across, textBaseline: down });

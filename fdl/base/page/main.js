@@ -10,6 +10,62 @@ const SLOW_PARTS_EVERY = 500;
 const STATUS = { running: ["live", "Running"], complete: ["good", "Complete"], interrupted: ["warn", "Interrupted"], diverged: ["bad", "Diverged"], failed: ["bad", "Failed"] };
 const AXIS_NAMES = { step: "steps", epoch: "epochs", time: "relative time", wall: "wall time" };
 
+const CHOICES = {
+  filter: "", sort: "-started", columns: null, search: "", axis: "", smoothing: 0, logX: false, group: "", band: "range",
+  hidden: [], scatterX: "", scatterY: "", axes: null, color: "auto",
+};
+
+/** What the reader chose: kept in the address, so that it can be shared. */
+class Choices {
+  #changed;
+
+  /** `changed(names)` is called after a change. */
+  constructor(changed) {
+    this.#changed = changed;
+    this.#read();
+    addEventListener("hashchange", () => {
+      if (decodeURIComponent(location.hash.slice(1)) === JSON.stringify(this.#own)) return;
+      this.#read();
+      changed(Object.keys(CHOICES));
+    });
+  }
+
+  get(name) {
+    return this.values[name];
+  }
+
+  /** Change values. */
+  set(changes) {
+    const changed = Object.keys(changes).filter((name) => JSON.stringify(this.values[name]) !== JSON.stringify(changes[name]));
+    if (!changed.length) return;
+    Object.assign(this.values, changes);
+    const own = this.#own;
+    const hash = Object.keys(own).length ? `#${encodeURIComponent(JSON.stringify(own))}` : "";
+    stored(() => history.replaceState(null, "", hash || location.pathname + location.search));
+    this.#changed(changed);
+  }
+
+  /** What differs from the defaults. */
+  get #own() {
+    return Object.fromEntries(Object.entries(this.values).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(CHOICES[name])));
+  }
+
+  /** Take the known values that have the type of their default; an address need not be one of this page. */
+  #read() {
+    let found = null;
+    try {
+      found = JSON.parse(decodeURIComponent(location.hash.slice(1)));
+    } catch {
+      // Somebody else wrote it.
+    }
+    const fits = ([name, usual]) => {
+      const value = found?.[name] ?? null;
+      return value !== null && (usual === null || Array.isArray(usual) ? Array.isArray(value) : typeof value === typeof usual);
+    };
+    this.values = { ...CHOICES, ...Object.fromEntries(Object.entries(CHOICES).filter(fits).map(([name]) => [name, found[name]])) };
+  }
+}
+
 /** What both pages have: the curves, what the reader chose, and where the reader looks. */
 class Page {
   record = null;
@@ -46,7 +102,7 @@ class Page {
     const chosen = this.choices.get("axis");
     const kind = kinds.includes(chosen) ? chosen : usual;
     if (this.focus.axis.kind !== kind) this.focus.range = null;
-    this.focus.axis = Object.assign(new Axis(kind, zone)).space(this.choices.get("logX"));
+    this.focus.axis = new Axis(kind, zone, this.choices.get("logX"));
   }
 }
 
@@ -396,8 +452,7 @@ class LonePage extends Page {
 
 function start() {
   const content = JSON.parse(place("data").textContent);
-  const kind = content.timeline || content.curves?.[0]?.name !== undefined ? LonePage : content.info ? RunPage : RunsPage;
-  const of = { [LonePage.name]: "", [RunPage.name]: "run", [RunsPage.name]: "runs" }[kind.name];
+  const [kind, of] = content.timeline || content.curves ? [LonePage, ""] : content.info ? [RunPage, "run"] : [RunsPage, "runs"];
   // A section is of one run, of many, or of both.
   for (const part of document.querySelectorAll("[data-of]")) part.hidden = !of || (part.dataset.of !== of && part.dataset.of !== "both");
   const page = (window.page = new kind(content));

@@ -238,7 +238,7 @@ function valueScale(column, runs) {
     const { low, high } = robustLimits(values, FAR_SHARE, FAR);
     const isLog = low > 0 && high / low >= 30;
     const scale = (isLog ? logScale : linearScale)(low, high, 5, true);
-    if (column.key === "seconds" && low < high) scale.ticks = new Axis("time").space(isLog).ticks(low, high, 5);
+    if (column.key === "seconds" && low < high) scale.ticks = new Axis("time", 0, isLog).ticks(low, high, 5);
     const at = (value) => (typeof value !== "number" || !Number.isFinite(value) || (isLog && value <= 0) ? null : Math.min(1, Math.max(0, scale.at(value))));
     return { at, ticks: low === high ? [[0.5, shownValue(column, low)]] : scale.ticks.map(([value, text]) => [scale.at(value), text]) };
   }

@@ -67,23 +67,12 @@ function tickLabel(value, step) {
 
 /** What the x of a chart counts: steps, epochs, seconds since the start, or Unix time in a zone. */
 class Axis {
-  #log = false;
-
-  /** `kind` is "step", "epoch", "time" or "wall"; clocks are `zone` seconds ahead of UTC. */
-  constructor(kind, zone = 0) {
-    this.kind = kind;
-    this.zone = zone;
-  }
-
-  /** Whether distances are logarithmic; the time of day has no such scale. */
-  get log() {
-    return this.#log && this.kind !== "wall";
-  }
-
-  /** To be called with what the reader chose. */
-  space(log) {
-    this.#log = log;
-    return this;
+  /**
+   * `kind` is "step", "epoch", "time" or "wall"; clocks are `zone` seconds ahead of UTC. Distances
+   * may be logarithmic, but not those of the time of day.
+   */
+  constructor(kind, zone = 0, log = false) {
+    Object.assign(this, { kind, zone, log: log && kind !== "wall" });
   }
 
   /** Whether the axis has a place for x. */
@@ -98,11 +87,6 @@ class Axis {
   /** The word below the axis. */
   get title() {
     return this.kind === "wall" ? "clock" : this.kind;
-  }
-
-  /** The head of a column with values of x. */
-  get head() {
-    return { step: "Step", epoch: "Epoch", time: "Since the start", wall: "Time" }[this.kind];
   }
 
   /** One x in a few characters. */

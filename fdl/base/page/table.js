@@ -140,12 +140,6 @@ function stateBadge(state) {
   return element("span", { className: "state", "data-state": state, textContent: state });
 }
 
-function dot(color) {
-  const made = element("span", { className: "dot", "aria-hidden": "true" });
-  made.style.background = color;
-  return made;
-}
-
 function shownCell(column, run) {
   return shownValue(column, column.value(run));
 }

@@ -21,10 +21,10 @@ from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
 
 from fdl.base import page_assets
 from fdl.base.files import inside, open_own, read_json
-from fdl.runs.pages.media import media_answer
 from fdl.runs.pages.rows import PAGE as FOLDER
 from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json
 from fdl.runs.step_files import Pieces, StepFiles
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 TIMELINE = "timeline.json"
+_MEDIA = "media"
 POINTS = 2000
 """Points of a curve, unless a reader asks for another number."""
 
@@ -101,7 +102,7 @@ class RunPage:
         if path == "/api/series":
             return in_json(self._series(request))
         if path in ("/api/media", "/image.png"):
-            return media_answer(self._run, request)
+            return _media_answer(self._run, request)
         raise Refused(HTTPStatus.NOT_FOUND, f"there is no {path:.80}")
 
     def _page(self) -> str:
@@ -326,7 +327,7 @@ class _News:
 
     def _media_mark(self) -> tuple[int, int]:
         try:
-            found = (self._run / "media" / "index.json").stat()
+            found = (self._run / _MEDIA / "index.json").stat()
         except OSError:
             return 0, 0
         return found.st_mtime_ns, found.st_size
@@ -396,3 +397,63 @@ def _clock(files: StepFiles, *, last: bool = False) -> dict[str, list[float]]:
         "steps": [line.at[place] - 1 for place in places],
         "seconds": [line.values[place] - line.values[0] for place in places],
     }
+
+
+def _media_answer(run: Path, request: Request) -> Answer:
+    """The answer to a request for media.
+
+    Raises:
+        Refused: There is nothing of that name.
+    """
+    entries = _media_entries(run)
+    name = request.text("name")
+    if request.path == "/image.png":
+        step = request.number("step")
+        for record in entries.get(("image", name), {}).get("records", []):
+            if record.get("step") == step:
+                return Answer(_media_content(run, record), "image/png")
+        raise Refused(HTTPStatus.NOT_FOUND, f"there is no image {name:.80} at step {step}")
+    kind = request.text("kind")
+    if not kind:
+        return in_json({"entries": [_listed_media(entry) for entry in entries.values()]})
+    if (kind, name) not in entries:
+        raise Refused(HTTPStatus.NOT_FOUND, f"there is no {kind:.40} {name:.80}")
+    entry = entries[kind, name]
+    if kind == "histogram":
+        return in_json({"records": json.loads(_media_content(run, entry))})
+    return in_json({"records": [_media_record(run, kind, name, one) for one in entry["records"]]})
+
+
+def _media_entries(run: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """What the index lists, by kind and name; an index that is damaged lists nothing."""
+    index = read_json(run / _MEDIA / "index.json") or {}
+    try:
+        return {
+            (str(one["kind"]), str(one["name"])): one for one in index["media"] if one["records"]
+        }
+    except (KeyError, TypeError):
+        return {}
+
+
+def _listed_media(entry: dict[str, Any]) -> dict[str, Any]:
+    records = entry["records"]
+    newest = records[-1].get("step")
+    return {"kind": entry["kind"], "name": entry["name"], "count": len(records), "step": newest}
+
+
+def _media_record(run: Path, kind: str, name: str, record: dict[str, Any]) -> dict[str, Any]:
+    """One record; an image has an address instead of its pixels."""
+    facts = {key: value for key, value in record.items() if key != "file"}
+    if kind == "image":
+        return facts | {"src": "image.png?" + urlencode({"name": name, "step": record["step"]})}
+    content = _media_content(run, record).decode("utf-8", "replace")
+    return facts | ({"text": content} if kind == "text" else json.loads(content))
+
+
+def _media_content(run: Path, entry: dict[str, Any]) -> bytes:
+    """The file of an entry, which must lie in the folder of media."""
+    try:
+        with open_own(inside(run / _MEDIA, str(entry.get("file")))) as stream:
+            return stream.read()
+    except OSError:
+        raise Refused(HTTPStatus.NOT_FOUND, "the file is gone, or was never written") from None
