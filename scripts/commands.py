@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write fdl/cli/builtins/table.py: what the built-in commands take, read from Typer functions.
+"""Write fdl/cli/builtin_table.py: what the built-in commands take, read from Typer functions.
 
 ``commands.py`` writes the file, ``commands.py --check`` fails when it is out of date.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-FILE = Path(__file__).resolve().parent.parent / "fdl/cli/builtins" / "table.py"
+FILE = Path(__file__).resolve().parent.parent / "fdl/cli/builtin_table.py"
 
 HEAD = '''\
 """What each built-in command takes, in the form of ``--fdl-schema``.
@@ -65,7 +65,7 @@ def main() -> int:
         FILE.write_text(text, encoding="utf-8")
     elif FILE.read_text(encoding="utf-8") != text:
         sys.stderr.write(
-            "error: fdl/cli/builtins/table.py is out of date\nrun: python scripts/commands.py\n"
+            "error: fdl/cli/builtin_table.py is out of date\nrun: python scripts/commands.py\n"
         )
         return 1
     return 0

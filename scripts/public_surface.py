@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import fdl
-from fdl.cli.builtins.table import TABLE
+from fdl.cli.builtin_table import TABLE
 from fdl.manifest import json_schema
 from fdl.scaffold.api_ref.scan import FUNCTIONS, Entry, Signature, scan
 from fdl.scaffold.api_ref.select import public

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import python_pages
 
 from fdl.base.output import Palette
-from fdl.cli.builtins import tree
+from fdl.cli import builtins
 from fdl.cli.help import render
 from fdl.machine.report import schema_as_json
 from fdl.manifest import json_schema as manifest
@@ -115,10 +115,10 @@ def commands_page() -> str:
 
 def sections(*names: str) -> Iterator[str]:
     """The sections of a command and of all below it."""
-    schema, below = tree.schema(names), tree.children(names)
+    schema, below = builtins.schema(names), builtins.children(names)
     yield f"{'#' * (len(names) + 1)} fdl {' '.join(names)}\n"
-    yield f"{schema.description}\n\n```text\n{tree.usage(names)}\n```\n"
-    rows = [(f"`{one}`", tree.summary(*names, one), "") for one in below] or [
+    yield f"{schema.description}\n\n```text\n{builtins.usage(names)}\n```\n"
+    rows = [(f"`{one}`", builtins.summary(*names, one), "") for one in below] or [
         (f"`{(label(one) if one.kind == 'option' else one.display).strip()}`", one.help, notes(one))
         for one in schema.parameters
     ]

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from fdl.cli.builtins.table import TABLE
+from fdl.cli.builtin_table import TABLE
 from flodl import RunDirectory, TensorDataSet, Trainer
 from tests.conftest import training_path, typed_in
 from tests.fdl.libtorch.test_use import variant

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fdl.cli.builtins.table import TABLE
+from fdl.cli.builtin_table import TABLE
 from tests import fork_server
 from tests.fdl.batch.stand_in import installed
 from tests.rows import each_row

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fdl.base.global_flags import SPELLINGS
-from fdl.cli.builtins.table import TABLE
+from fdl.cli.builtin_table import TABLE
 from fdl.manifest import json_schema
 from fdl.manifest.builtins import BUILTINS, HIDDEN, OF_SELF
 from tests.pages import ROOT, pages

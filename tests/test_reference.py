@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fdl.cli.builtins.table import TABLE
+from fdl.cli.builtin_table import TABLE
 from flodl import DdpRunConfig, EventKind
 from tests.test_guides import LINK, fits
 from tests.test_tutorials import steps

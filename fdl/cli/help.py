@@ -7,7 +7,7 @@ from fdl.base.layout import Page, Row
 from fdl.base.output import Palette
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.base.shell_words import compose, join, quote
-from fdl.cli.builtins.tree import summary
+from fdl.cli.builtins import summary
 from fdl.manifest.builtins import PANELS, RESERVED
 from fdl.manifest.node import origin, text, texts
 from fdl.manifest.select.command import Selection

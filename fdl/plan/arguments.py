@@ -66,7 +66,7 @@ def arguments(
     segments, moved, path = _segments(tokens, (named or "").split(), tail, schema)
     before: Mapping[str, int] = {}
     if schema is not None and path:
-        from fdl.programs.schema.subcommand import select
+        from fdl.programs.schema import select
 
         selected = select(schema, path)
         schema, before = selected.schema, selected.before

@@ -34,7 +34,7 @@ from fdl.plan.spelling import Spelling
 from fdl.plan.value import Plan
 from fdl.programs.parameters.parameter import UNSET, choice_text
 from fdl.programs.parameters.parser import typed, typed_values
-from fdl.programs.schema.subcommand import select
+from fdl.programs.schema import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

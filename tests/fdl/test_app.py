@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from fdl.app import app
 from fdl.base import output
-from fdl.cli.builtins import tree
-from fdl.cli.builtins.table import TABLE
+from fdl.cli import builtins
+from fdl.cli.builtin_table import TABLE
 from fdl.cli.commands.verb import Group, Verb
 from fdl.cli.complete.sources import SOURCES
 from fdl.libtorch.catalog import default_version
@@ -239,8 +239,8 @@ def test_every_command_stands_in_one_panel():
 
 def test_every_command_and_argument_has_a_short_help():
     for name, document in TABLE.items():
-        assert 10 < len(tree.summary(*name.split())) <= 80, name
-        if tree.children(name.split()):
+        assert 10 < len(builtins.summary(*name.split())) <= 80, name
+        if builtins.children(name.split()):
             continue
         for row in (*document.get("args", ()), *document.get("options", {}).values()):
             assert 5 < len(row["description"]) <= 120, (name, row)

@@ -3,8 +3,8 @@
 from typer.testing import CliRunner
 
 from fdl.app import app
-from fdl.cli.builtins.table import TABLE
-from fdl.cli.builtins.tree import children
+from fdl.cli.builtin_table import TABLE
+from fdl.cli.builtins import children
 from tests.rows import each_row
 
 REFUSED = {"int": "many", "float": "much"}

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fdl.base.layout import cells, wrap
-from fdl.cli.builtins.tree import summary
+from fdl.cli.builtins import summary
 from fdl.manifest.builtins import BUILTINS, PANELS
 
 FILES = {

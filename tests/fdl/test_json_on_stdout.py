@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fdl.cli.builtins.table import TABLE
+from fdl.cli.builtin_table import TABLE
 from fdl.cli.entry import main
 from fdl.scaffold.api_ref.scan import scan
 from tests import fork_server

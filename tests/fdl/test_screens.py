@@ -12,7 +12,7 @@ import pytest
 
 from fdl import __version__
 from fdl.base.layout import cells
-from fdl.cli.builtins.table import TABLE
+from fdl.cli.builtin_table import TABLE
 from fdl.manifest.builtins import PROGRAMS
 from tests.fdl import screen
 

@@ -17,7 +17,7 @@ from fdl.base import output
 from fdl.base.errors import UsageError
 from fdl.base.layout import Row, terminal_width
 from fdl.base.suggest import did_you_mean
-from fdl.cli.builtins.tree import children, document, find, is_open, schema, summary, usage
+from fdl.cli.builtins import children, document, find, is_open, schema, summary, usage
 from fdl.cli.commands.verb import Call, in_module
 from fdl.manifest.builtins import BUILTINS, PROGRAMS
 from fdl.programs.parameters.document import is_asked

@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from fdl.base import output
 from fdl.base.errors import UsageError
-from fdl.cli.builtins.tree import schema
+from fdl.cli.builtins import schema
 from fdl.manifest.select.environment import active_environment, meaning, require_overlay
 from fdl.manifest.select.project import Project, locate, required
 from fdl.plan.planner import here

@@ -9,7 +9,7 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import ManifestError, UsageError
-from fdl.cli.builtins.tree import schema
+from fdl.cli.builtins import schema
 from fdl.cli.commands.config import explained
 from fdl.cli.commands.runs import project_folders
 from fdl.cli.commands.verb import Call, Complete, Group, Json, Open

@@ -160,7 +160,7 @@ class _Place:
             self._known = self._known.under(self._tokens.pop(0))
 
     def _add_first_words(self) -> None:
-        from fdl.cli.builtins.tree import summary
+        from fdl.cli.builtins import summary
 
         self._offer.add_all((name, summary(name)) for name in BUILTINS)
         if self._known is None:
@@ -196,23 +196,23 @@ class _Place:
                 self._offer.add(word, text)
 
     def _add_built_in(self, current: str) -> None:
-        from fdl.cli.builtins import tree
+        from fdl.cli import builtins
         from fdl.cli.complete.offer import Arguments
 
-        names, tail = tree.find(self._tokens)
-        below = tree.children(names)
+        names, tail = builtins.find(self._tokens)
+        below = builtins.children(names)
         if below:
             if not tail and not current.startswith("-") and not self._asks_for_help:
-                self._offer.add_all((name, tree.summary(*names, name)) for name in below)
+                self._offer.add_all((name, builtins.summary(*names, name)) for name in below)
             return
         if names[0] in PROGRAMS:
             self._add_bundled(names[0], tail, current)
             return
-        parameters = tree.schema(names).parameters
+        parameters = builtins.schema(names).parameters
         if names == ["why"] and "--run" in tail:
             parameters = tuple(one for one in parameters if one.kind == "option" or one.variadic)
         Arguments(parameters, self._look).add(self._offer, tail, current)
-        if tree.is_open(names) and self._known is not None and not self._offer.value_due:
+        if builtins.is_open(names) and self._known is not None and not self._offer.value_due:
             # The words of a command follow the other arguments.
             before = sum(one.kind == "arg" and not one.variadic for one in parameters)
             words = _foreign(parameters, tail)

@@ -1,4 +1,4 @@
-"""What fdl knows about the arguments of a program.
+"""What fdl knows about the arguments of a program, and the subcommand that a command line selects.
 
 A schema comes from the program itself (``--fdl-schema``), else from the manifest's ``schema:``,
 else from the program's source, which is read and not run. The first and the last are cached beside
@@ -7,15 +7,19 @@ the manifest. Imported on the warm path.
 
 from __future__ import annotations
 
+from fdl.base.light_record import Record
 from fdl.programs.parameters.contract import ContractError, parse
 from fdl.programs.schema.cache import SOURCES, fetch, stamps, store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from fdl.manifest.select.level import Level
     from fdl.programs.parameters.contract import Schema
+    from fdl.programs.parameters.parameter import Parameter
 
-__all__ = ["failure", "known"]
+__all__ = ["failure", "known", "select"]
 
 
 def known(level: Level, *, keep: bool = False) -> Schema | None:
@@ -77,3 +81,48 @@ def inline(level: Level) -> Schema | None:
         raise ManifestError(
             f"{place}: in `schema`: {problem}", hint="correct it, or remove `schema`"
         ) from None
+
+
+class _Selected(Record):
+    """A program with its subcommands chosen.
+
+    Attributes:
+        schema: What the innermost subcommand takes, and the options that go before its name.
+        words: Names of the subcommands, outermost first.
+        before: Option -> how many of ``words`` precede it; only for options that stand before the
+            innermost subcommand.
+    """
+
+    schema: Schema
+    words: Sequence[str] = ()
+    before: Mapping[str, int] = {}
+
+
+def select(schema: Schema, words: Sequence[str]) -> _Selected:
+    """Follow the names of subcommands among ``words``; other words are skipped."""
+    chosen: list[str] = []
+    above: list[Parameter] = []
+    before: dict[str, int] = {}
+    for word in words:
+        if word not in schema.commands:
+            continue
+        outer = [one for one in schema.parameters if one.kind == "option"]
+        before.update((one.name, len(chosen)) for one in outer)
+        above += outer
+        chosen.append(word)
+        schema = schema.commands[word]
+    if not chosen:
+        return _Selected(schema)
+    return _Selected(_with_options(schema, above), chosen, _still_before(before, schema))
+
+
+def _still_before(before: dict[str, int], inner: Schema) -> dict[str, int]:
+    return {name: place for name, place in before.items() if name not in inner.options}
+
+
+def _with_options(schema: Schema, above: Sequence[Parameter]) -> Schema:
+    """A subcommand that also knows the options of the commands around it."""
+    outer = {one.name: one for one in above}
+    own = {one.name for one in schema.parameters}
+    added = (one for name, one in outer.items() if name not in own)
+    return schema.replaced(parameters=(*schema.parameters, *added))

@@ -4,8 +4,207 @@
 Values that only the running program knows are marked as computed. Each reader knows one library.
 """
 
+# The paths of a Level are strings.
+# ruff: noqa: PTH112, PTH118, PTH120
 from __future__ import annotations
 
-from fdl.programs.source.program import read as read
+import ast
+import os
+import sys
+from functools import partial
+
+from fdl.base.venv import site_packages
+from fdl.programs.schema.program import script_of
+from fdl.programs.source import absl, commands, fdl_args, fire, hydra, jsonargparse, records, tyro
+from fdl.programs.source.interpret import Interpreter, Thing
+from fdl.programs.source.parsers import Parser, new_parser
+from fdl.programs.source.rows import COMPUTED, Program
+from fdl.programs.source.source import Library, Roots, given
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from fdl.manifest.select.level import Level
+    from fdl.programs.source.interpret import Call, Definition, Scope
+    from fdl.programs.source.source import Module
+
+    Declare = Callable[[Program, Definition, Interpreter], None]
 
 __all__ = ["read"]
+
+
+_LIGHTNING = ("fit", "validate", "test", "predict")
+
+
+def read(level: Level) -> tuple[dict[str, Any] | None, list[str]]:
+    """The document that the source of a level's entry declares, and the files that were read.
+
+    The document is None if the source declares nothing that is understood.
+    """
+    packages = _packages(level)
+    file, function = script_of(level, packages)
+    if file is None:
+        return None, []
+    folders = [level.start_folder(), level.root]
+    folders += [os.path.join(one, "src") for one in folders]
+    # The base classes of FdlArgs are read, too.
+    own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
+    library = Library(Roots(level.root, folders, [*packages, own]))
+    module = library.open(file)
+    if module is None:
+        return None, [file]
+    found = _Reader(library)
+    program = found.read(module, function)
+    files = [*library.files, *found.files]
+    return (program.document() if program is not None else None), files
+
+
+class _Reader:
+    """Reads one program with all readers: a class of FdlArgs wins, then what surely parses."""
+
+    def __init__(self, library: Library) -> None:
+        self.files: list[str] = []
+        self._parsers: list[Parser] = []
+        self._decorated = commands.Decorated()
+        self._flags = absl.Flags()
+        self._own: dict[str, fdl_args.Arguments | None] = {}
+        self._interpreter = Interpreter(library, self._known(), self._take)
+
+    def read(self, module: Module, function: str) -> Program | None:
+        try:
+            self._interpreter.run(module, function)
+        except RecursionError:
+            return None
+        if self._own:
+            # Of several classes, only the program knows which one it takes.
+            (*_, last) = self._own.values()
+            return last if len(self._own) == 1 else None
+        if self._flags.program.options:
+            return self._flags.program
+        found = self._parsers + [
+            commands.as_parser(one) for one in self._commands(module, function)
+        ]
+        declaring = [one.program for one in sorted(found, key=lambda one: -one.rank)]
+        return next((one for one in declaring if one.declares), None)
+
+    def _commands(self, module: Module, function: str) -> list[commands.App]:
+        """The app that is the entry point, else all of them."""
+        named = self._interpreter.at_end(ast.Name(function), module) if function else None
+        return [named] if isinstance(named, commands.App) else self._decorated.apps
+
+    def _take(
+        self, found: Definition, interpreter: Interpreter, scope: Scope
+    ) -> commands.App | None:
+        settings = hydra.program_of(found, interpreter)
+        if settings is None:
+            return self._decorated.take(found, interpreter, scope)
+        self._parsers.append(Parser(settings[0], rank=3))
+        self.files += settings[1]
+        return None
+
+    def _known(self) -> dict[str, Any]:
+        known: dict[str, Any] = {
+            "*.parse_or_schema": self._fdl_args,
+            "*.ArgumentParser": self._parser,
+            "jsonargparse.ArgumentParser": self._typed,
+            **dict.fromkeys(("jsonargparse.CLI", "jsonargparse.auto_cli"), self._typed_cli),
+            "*.HfArgumentParser": self._of_classes,
+            "*.TrlParser": self._of_classes,
+            "tyro.cli": partial(self._tyro, tyro.Reader.cli),
+            "tyro.extras.subcommand_cli_from_dict": partial(self._tyro, tyro.Reader.commands),
+            "tyro.extras.overridable_config_cli": partial(self._tyro, tyro.Reader.commands),
+            "fire.Fire": self._fire,
+            "*.Typer": self._typer,
+            "typer.run": partial(self._declared, commands.signature),
+            "*.LightningCLI": self._lightning,
+            "omegaconf.OmegaConf.from_cli": self._key_value,
+        }
+        for name in absl.KINDS:
+            known[f"*.DEFINE_{name}"] = partial(self._flags.define, name, self._members)
+        for name in absl.OTHERS:
+            known[f"*.{name}"] = self._flags.define_other
+        return known
+
+    def _members(self, node: ast.expr, module: Module) -> list[str]:
+        return [name for name, _ in records.members(node, module, self._interpreter)]
+
+    def _keep(self, parser: Parser) -> Parser:
+        self._parsers.append(parser)
+        return parser
+
+    def _parser(self, call: Call) -> Thing:
+        return self._keep(new_parser(call))
+
+    def _fdl_args(self, call: Call) -> object:
+        self._own[ast.unparse(call.node.func)] = fdl_args.read(call, self._interpreter)
+        return COMPUTED
+
+    def _typed(self, _: Call) -> Thing:
+        return self._keep(jsonargparse.TypedParser(self._interpreter))
+
+    def _typed_cli(self, call: Call) -> object:
+        parser = jsonargparse.cli(call, self._interpreter)
+        if parser is not None:
+            self._keep(parser)
+        return COMPUTED
+
+    def _of_classes(self, call: Call) -> Thing:
+        parser = self._keep(new_parser(call))
+        node = given(call.node, "dataclass_types", 0)
+        nodes = getattr(node, "elts", [node] if node is not None else [])
+        for one in nodes:
+            found = self._interpreter.definition(one, call.module)
+            if found is None:
+                parser.program.strict = False
+            else:
+                records.declare(parser.program, found, self._interpreter)
+        return parser
+
+    def _declared(self, declare: Declare, call: Call) -> object:
+        """Declare what the function or class takes that is the first argument of a call."""
+        node = next(iter(call.node.args), None)
+        found = self._interpreter.definition(node, call.module) if node is not None else None
+        if found is not None:
+            parser = self._keep(Parser(Program(), rank=2))
+            declare(parser.program, found, self._interpreter)
+        return COMPUTED
+
+    def _tyro(self, read: Callable[[tyro.Reader, Program], bool], call: Call) -> object:
+        program = Program()
+        if read(tyro.Reader(self._interpreter, call), program):
+            self._keep(Parser(program, rank=2))
+        return COMPUTED
+
+    def _fire(self, call: Call) -> object:
+        program = Program()
+        if fire.read(program, call, self._interpreter):
+            self._keep(Parser(program, rank=2))
+        return COMPUTED
+
+    def _typer(self, call: Call) -> Thing:
+        return self._decorated.make_typer(self._interpreter.at_end, call)
+
+    def _lightning(self, call: Call) -> object:
+        """Its subcommands are known; what each takes depends on the model's class."""
+        if call.named.get("run") is not False:
+            program = Program()
+            for name in _LIGHTNING:
+                program.commands[name] = Program()
+                program.commands[name].strict = False
+            self._keep(Parser(program, rank=2))
+        return COMPUTED
+
+    def _key_value(self, _: Call) -> object:
+        program = Program()
+        program.style, program.strict = "keyvalue", False
+        self._keep(Parser(program, rank=1))
+        return COMPUTED
+
+
+def _packages(level: Level) -> list[str]:
+    """The folders of installed packages: in the project's ``.venv``, else of this interpreter."""
+    folders = site_packages(os.path.join(level.root, ".venv"))
+    found = [folder for folder in folders if os.path.isdir(folder)]
+    return found or [one for one in sys.path if one.endswith("site-packages")]

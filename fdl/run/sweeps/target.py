@@ -15,8 +15,7 @@ from fdl.plan.generate import FIELDS, SWITCHES
 from fdl.plan.recorded import OUTPUT, RunsFolder
 from fdl.plan.spelling import Spelling, valued
 from fdl.plan.value import Plan
-from fdl.programs.schema import known
-from fdl.programs.schema.subcommand import select
+from fdl.programs.schema import known, select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fdl.base.global_flags import ANYWHERE, FLAGS, GLOBAL_FLAGS
-from fdl.cli.builtins.tree import summary
+from fdl.cli.builtins import summary
 from fdl.cli.complete import answer, sources
 from fdl.manifest.builtins import BUILTINS
 from tests.conftest import Fdl, Project

@@ -154,8 +154,7 @@ def test_a_preset_drives_a_real_program(opened, fdl, entry, options, words):
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", [program[1] for program in PROGRAMS])
 def test_the_program_itself_has_every_option_that_was_read(opened, entry):
-    from fdl.programs.schema import known
-    from fdl.programs.schema.subcommand import select
+    from fdl.programs.schema import known, select
 
     schema = known(opened(entry, {}))
     schema = select(schema, entry.split()).schema

@@ -5,7 +5,7 @@ Imported on the warm path of help and completion: Typer is not loaded for them.
 
 from __future__ import annotations
 
-from fdl.cli.builtins.table import TABLE
+from fdl.cli.builtin_table import TABLE
 from fdl.manifest.builtins import OF_SELF
 
 TYPE_CHECKING = False
