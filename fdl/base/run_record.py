@@ -169,6 +169,12 @@ def status(pid: int) -> list[str]:
     return _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
+def job_record() -> dict[str, str]:
+    """The entry of a record about its batch job, whose number stays when it is queued again."""
+    number = os.environ.get("SLURM_JOB_ID")
+    return {"job": f"slurm-{number}"} if number else {}
+
+
 def git_commit(folder: str) -> str | None:
     """The commit that is checked out in the work tree around a folder.
 

@@ -122,7 +122,7 @@ class RunRecord:
                 if one.origin != "fdl"
             },
             **({"name": name} if (name := plan.env.get("FDL_RUN_NAME")) else {}),
-            **_job(),
+            **run_record.job_record(),
             **run_record.process_facts(),
         }
 
@@ -262,10 +262,10 @@ def _folder(plan: Plan, recording: Recording) -> str:
 
 def _queued_again(plan: Plan, recording: Recording) -> str:
     """The folder of the same command and job, if SLURM has queued the job again; or empty."""
-    wanted = _job()
-    if not wanted or not int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+    job = run_record.job_record()
+    if not job or not int(os.environ.get("SLURM_RESTART_COUNT") or 0):
         return ""
-    wanted["command"] = plan.command
+    wanted = {**job, "command": plan.command}
     for name in sorted(subfolders(recording.runs), reverse=True):
         folder = os.path.join(recording.runs, name)
         found = _read(folder) or {}
@@ -273,12 +273,6 @@ def _queued_again(plan: Plan, recording: Recording) -> str:
         if same and found.get("state") in _CAN_GO_ON:
             return folder
     return ""
-
-
-def _job() -> dict[str, object]:
-    """The entry of a record about its batch job, whose number stays when it is queued again."""
-    number = os.environ.get("SLURM_JOB_ID")
-    return {"job": f"slurm-{number}"} if number else {}
 
 
 def _name_folder(plan: Plan, recording: Recording, folder: str) -> None:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, final
 from fdl.base.code_record import code_changes, running_program
 from fdl.base.files import replace_text
 from fdl.base.masking import KNOWN, PLAN_VARIABLE, HandedDown, Mask
-from fdl.base.run_record import CODE, host, started_ticks
+from fdl.base.run_record import CODE, host, job_record, started_ticks
 from fdl.base.secrets import REDACTED, plain_name, redact_tokens
 from flodl import log
-from flodl.ranks.launch.interrupt import JOB_VARIABLE
 from flodl.ranks.launch.launcher import detect
 from flodl.train.run.run_records import run_of_launch
 
@@ -198,12 +197,6 @@ def launch_record(launched: Launched) -> dict[str, Any]:
     }
 
 
-def job_record(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The entry of a record about its batch job, whose number stays when it is queued again."""
-    number = environ.get(JOB_VARIABLE)
-    return {"job": f"slurm-{number}"} if number else {}
-
-
 def _nameless(launched: Launched) -> str:
     """A name for a launch without one: the launcher's process on one host, else the address."""
     if launched.local_world_size == launched.world_size:
@@ -231,7 +224,7 @@ def earlier_run(
         found = run_of_launch(folder, wanted, restarted=launched.restart > 0, config=config)
         if found is not None:
             return found
-    job = job_record(os.environ)
+    job = job_record()
     if job and int(os.environ.get("SLURM_RESTART_COUNT") or 0):
         return run_of_launch(folder, job, restarted=False, config=config)
     return None

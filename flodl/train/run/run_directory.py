@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from fdl.base.files import replace_text
-from fdl.base.run_record import CODE, RECORD, process_facts
+from fdl.base.run_record import CODE, FOLDER_NAME, RECORD, job_record, process_facts
 from fdl.base.shell_words import program_words
 from flodl import log
 from flodl.environment import environment_report
@@ -24,7 +24,6 @@ from flodl.train.run.program_record import (
     PACKAGES,
     ProgramRecord,
     earlier_run,
-    job_record,
     launch_record,
     program_start,
     recorded_argv,
@@ -191,7 +190,7 @@ class RunDirectory:
         started = clock()
         record = _first_record(started, plain, launched, source) | launch | process_facts()
         offered = None if asked else claimed(os.environ)
-        name = f"{started:%Y-%m-%dT%H-%M-%S}"
+        name = started.strftime(FOLDER_NAME)
         path = placed(folder, name, {**metadata, "run": record}, offered)
         adopted = path == offered
         _programs[path] = ProgramRecord(path, folder)
@@ -498,7 +497,7 @@ def _first_record(
         **program_start(config),
         "launched_ranks": launched.world_size if launched is not None else None,
         "resumed_from": str(source) if source is not None else None,
-        **job_record(os.environ),
+        **job_record(),
     }
 
 
