@@ -421,7 +421,8 @@ def config_of(
     src: str | os.PathLike[str], options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str, dict[str, Any]]:
     """The JSON object of a directory or repository, its name, and the options that are fields."""
-    from flodl.hf.source import CONFIG, Access, locate
+    from flodl.hf.hub import locate
+    from flodl.hf.source import CONFIG, Access
 
     reach = {name: value for name, value in options.items() if name in ACCESS}
     others = {name: value for name, value in options.items() if name not in ACCESS}

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from flodl.errors import FlodlError
 from flodl.hf.errors import CheckpointFormatError, first_of
-from flodl.hf.hub import converted_file
+from flodl.hf.hub import converted_file, locate
 from flodl.hf.source import (
     COMPANIONS,
     CONFIG,
@@ -34,7 +34,6 @@ from flodl.hf.source import (
     Directory,
     companions_of,
     copy_files,
-    locate,
     new_directory,
     shard_names,
 )

@@ -32,9 +32,11 @@ from flodl.hf.source import (
     WEIGHTS,
     Access,
     Checkpoint,
+    Directory,
     WeightFiles,
     check_inside,
     find_weights,
+    path_is,
     pickle_only,
 )
 from flodl.hf.text.files import ADDED, OWN_NAMES, SETTINGS, SOURCES, SPECIAL, TOKENIZER
@@ -42,9 +44,48 @@ from flodl.hf.text.files import ADDED, OWN_NAMES, SETTINGS, SOURCES, SPECIAL, TO
 _T = TypeVar("_T")
 
 _DEFAULT_BRANCH = "main"
+_REPO_ID = re.compile(r"(?=.{1,96}\Z)(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
 _COMMIT = re.compile(r"\w+", re.ASCII)  # safe as a folder name, even from a wrong server
 _PAUSES_SECONDS = (0.5, 1.0)  # between tries if the cache holds no commit to use instead
+
+
+def locate(src: str | os.PathLike[str], access: Access | None = None) -> Checkpoint:
+    """Find a checkpoint.
+
+    An existing directory is used as it is. Otherwise a string like ``name`` or ``owner/name`` is a
+    repository on the Hub, and its commit is resolved now. A string that can only be a path is not
+    looked up on the network.
+
+    Args:
+        src: Directory or repository.
+        access: How to reach the repository.
+
+    Raises:
+        FileNotFoundError: The path does not exist.
+        NotADirectoryError: The path is a file.
+        HubError: The repository or revision does not exist, or cannot be reached.
+        MissingDependencyError: It is a repository, and huggingface_hub is not installed.
+    """
+    access = access or Access()
+    path = Path(src)
+    with contextlib.suppress(RuntimeError):  # ~user without a home directory
+        path = path.expanduser()
+    if os.fspath(src) and path_is(Path.is_dir, path):
+        return Directory(path, access.subfolder)
+    if path_is(Path.is_file, path):
+        raise NotADirectoryError(
+            f"{path} is a file: give the directory that holds {CONFIG} and the weights, "
+            f"probably {path.parent}"
+        )
+    if not isinstance(src, str) or not _REPO_ID.fullmatch(src):
+        hint = (
+            "; of an address, give only the repository: owner/name"
+            if "://" in os.fspath(src)
+            else "; a repository of the Hub is written owner/name"
+        )
+        raise FileNotFoundError(f"there is no directory {os.fspath(src)!r}{hint}")
+    return Repository(src, access)
 
 
 def converted_file(repo: str, commit: str | None, subfolder: str = "") -> Path:

@@ -24,16 +24,9 @@ from flodl.hf.errors import (
 )
 from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import saved_head
-from flodl.hf.hub import Repository
+from flodl.hf.hub import Repository, locate
 from flodl.hf.opening import with_head
-from flodl.hf.source import (
-    CONFIG,
-    WEIGHTS,
-    Access,
-    Checkpoint,
-    locate,
-    read_text,
-)
+from flodl.hf.source import CONFIG, WEIGHTS, Access, Checkpoint, read_text
 from flodl.hf.weights.fill import match
 from flodl.hf.weights.keys import keys_have_pooler, slots_of
 from flodl.hf.weights.stored import Stored, StoredFiles

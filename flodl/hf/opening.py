@@ -30,8 +30,9 @@ from flodl.hf.errors import ConfigError, FileNotFoundOnHub
 from flodl.hf.families import AutoConfig, family_of
 from flodl.hf.families.deberta import DebertaV2Config
 from flodl.hf.head_kind import HeadKind, saved_head
+from flodl.hf.hub import locate
 from flodl.hf.layers.attention import check_attention
-from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint, locate
+from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint
 from flodl.hf.text.call_options import check_options
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from flodl.hf.weights.fill import HeadInit, LoadReport, fill

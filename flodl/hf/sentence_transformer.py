@@ -22,6 +22,7 @@ from flodl.hf.encoder_model import backbone_outputs
 from flodl.hf.export import save_model
 from flodl.hf.families import EncoderConfig
 from flodl.hf.head_kind import HeadKind
+from flodl.hf.hub import locate
 from flodl.hf.opening import Opening, Source, access_of, open_model, settled
 from flodl.hf.predict.batching import (
     Batching,
@@ -39,7 +40,6 @@ from flodl.hf.sentence_settings import (
     settings_files,
     similarity,
 )
-from flodl.hf.source import locate
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.text.call_options import TruncationChoice, check_options
 from flodl.hf.tokenizer import PreTrainedTokenizerFast

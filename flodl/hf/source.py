@@ -25,7 +25,6 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
-_REPO_ID = re.compile(r"(?=.{1,96}\Z)(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -178,47 +177,6 @@ class Directory(Checkpoint):
         if any(self._root.glob("pytorch_model*.bin")):
             raise pickle_only(self.name)
         raise FileNotFoundError(f"{self.name} has no weights: neither {WEIGHTS} nor {INDEX}")
-
-
-def locate(src: str | os.PathLike[str], access: Access | None = None) -> Checkpoint:
-    """Find a checkpoint.
-
-    An existing directory is used as it is. Otherwise a string like ``name`` or ``owner/name`` is a
-    repository on the Hub, and its commit is resolved now. A string that can only be a path is not
-    looked up on the network.
-
-    Args:
-        src: Directory or repository.
-        access: How to reach the repository.
-
-    Raises:
-        FileNotFoundError: The path does not exist.
-        NotADirectoryError: The path is a file.
-        HubError: The repository or revision does not exist, or cannot be reached.
-        MissingDependencyError: It is a repository, and huggingface_hub is not installed.
-    """
-    access = access or Access()
-    path = Path(src)
-    with suppress(RuntimeError):  # ~user without a home directory
-        path = path.expanduser()
-    if os.fspath(src) and path_is(Path.is_dir, path):
-        return Directory(path, access.subfolder)
-    if path_is(Path.is_file, path):
-        raise NotADirectoryError(
-            f"{path} is a file: give the directory that holds {CONFIG} and the weights, "
-            f"probably {path.parent}"
-        )
-    if not isinstance(src, str) or not _REPO_ID.fullmatch(src):
-        hint = (
-            "; of an address, give only the repository: owner/name"
-            if "://" in os.fspath(src)
-            else "; a repository of the Hub is written owner/name"
-        )
-        raise FileNotFoundError(f"there is no directory {os.fspath(src)!r}{hint}")
-    # Imported here, because a directory needs nothing of it.
-    from flodl.hf.hub import Repository
-
-    return Repository(src, access)
 
 
 def find_weights(file: Callable[[str], Path | None]) -> WeightFiles | None:

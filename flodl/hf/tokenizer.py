@@ -11,7 +11,8 @@ from flodl.hf.batch_encoding import BatchEncoding, TensorKind
 from flodl.hf.errors import ConfigError, need
 from flodl.hf.families import AutoConfig, EncoderConfig, family_of
 from flodl.hf.families.family import IDS, MASK
-from flodl.hf.source import CONFIG, Access, Checkpoint, locate
+from flodl.hf.hub import locate
+from flodl.hf.source import CONFIG, Access, Checkpoint
 from flodl.hf.text.call_options import (
     CallOptions,
     PaddingChoice,

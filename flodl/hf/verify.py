@@ -17,6 +17,7 @@ from flodl.hf.errors import CheckpointMismatchError
 from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION
 from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import HeadKind, named_head
+from flodl.hf.hub import locate
 from flodl.hf.opening import Opened
 from flodl.hf.reference import (
     LOSS_TOLERANCE,
@@ -30,14 +31,7 @@ from flodl.hf.reference import (
     outputs_of_reference,
     transformers,
 )
-from flodl.hf.source import (
-    CONFIG,
-    Access,
-    Checkpoint,
-    Directory,
-    locate,
-    read_text,
-)
+from flodl.hf.source import CONFIG, Access, Checkpoint, Directory, read_text
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.verify_source import (
     Different,

@@ -12,7 +12,7 @@ INDEX = "model.safetensors.index.json"
 
 _LOAD = """
 import json, sys, time, traceback
-from flodl.hf.source import locate
+from flodl.hf.hub import locate
 from flodl.hf.source import Access
 
 time.sleep = lambda seconds: None  # what is asked again is asked at once

@@ -187,7 +187,7 @@ def test_it_is_said_that_converted_weights_are_used(hub, repo_folder, tmp_path):
     file = tmp_path / "hf-home/flodl-converted/owner/name" / commit / "model.safetensors"
     file.parent.mkdir(parents=True)
     file.write_text("converted")
-    program = "from flodl.hf.source import locate\nlocate('owner/name').weight_files()"
+    program = "from flodl.hf.hub import locate\nlocate('owner/name').weight_files()"
     done = hub.python(program, tmp_path, FLODL_VERBOSITY="verbose")
     assert done.stdout == f"owner/name: using the converted weights {file}\n"
 
@@ -212,7 +212,7 @@ def test_a_name_without_an_owner_is_a_repository(hub, hub_load, repo_folder):
 
 
 _NAMES = """
-from flodl.hf.source import locate
+from flodl.hf.hub import locate
 from flodl.hf.errors import CheckpointFormatError
 checkpoint = locate("owner/name")
 print(repr(checkpoint), checkpoint.name, checkpoint.is_local)

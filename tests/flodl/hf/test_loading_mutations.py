@@ -13,7 +13,8 @@ import torch
 from flodl.hf.build import build
 from flodl.hf.errors import CheckpointFormatError, CheckpointMismatchError
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.source import WeightFiles, locate
+from flodl.hf.hub import locate
+from flodl.hf.source import WeightFiles
 from flodl.hf.weights.fill import fill
 from flodl.hf.weights.stored import StoredFiles
 from tests.flodl.hf.reference_files import config_of, save_reference, weights_of

@@ -180,7 +180,7 @@ _HEAVY = {"safetensors", "huggingface_hub", "tokenizers", *REFERENCES}
     [
         "",
         "from flodl.hf import *",
-        "from flodl.hf.source import locate; locate(sys.argv[1]).file('config.json')",
+        "from flodl.hf.hub import locate; locate(sys.argv[1]).file('config.json')",
         "import flodl.hf.hub",
     ],
     ids=["package", "names", "directory", "hub"],

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from flodl.hf.build import build
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.source import WeightFiles, locate
+from flodl.hf.hub import locate
+from flodl.hf.source import WeightFiles
 from flodl.hf.weights.fill import fill
 from flodl.hf.weights.stored import StoredFiles
 from flodl.hf.weights.writing import save_safetensors_file_from_graph, shard_bytes, write_shards

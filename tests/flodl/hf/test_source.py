@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flodl.hf.errors import CheckpointFormatError, PickleOnlyError
-from flodl.hf.source import Access, Directory, WeightFiles, locate
+from flodl.hf.hub import locate
+from flodl.hf.source import Access, Directory, WeightFiles
 from tests import fork_server
 from tests.flodl.hf.profiles import without, without_sockets
 from tests.rows import each_row
@@ -86,7 +87,7 @@ def test_what_can_only_be_a_path_is_never_looked_for_on_the_network():
 _LOCATE_EACH = """
 import json, sys
 from pathlib import Path
-from flodl.hf.source import locate
+from flodl.hf.hub import locate
 
 def outcome(source):
     try:
@@ -102,7 +103,7 @@ print(json.dumps([[source, outcome(source)] for source in sources]))
 
 @pytest.mark.parametrize("source", ["bert-base-uncased", "owner/name", "a/B_c.d-1", "_x/9"])
 def test_what_can_be_a_repository_needs_huggingface_hub(source):
-    program = f"from flodl.hf.source import locate\nlocate({source!r})"
+    program = f"from flodl.hf.hub import locate\nlocate({source!r})"
     done = fork_server.python(
         "-c", without("huggingface_hub") + without_sockets() + program, torch=True, abrupt=True
     )
