@@ -4,7 +4,7 @@
     python -m pytest -m "not slow" --results results.jsonl   # on two idle cores
     python scripts/merge_tests.py results.jsonl              # writes it, shows what moved
 
-A test above 0.9 s gets the mark ``merge``. It loses it below 0.6 s, so that a test in between does
+A test above 0.8 s gets the mark ``merge``. It loses it below 0.55 s, so that a test in between does
 not move each time. With four processes on two cores, a test takes about twice as long as alone.
 What prepares a test is not counted, because the next test of the file would pay for it; if that
 takes more than 3 s, the whole file gets the mark. A test that did not run, or did not pass, keeps
@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from tests.levels import MOST_SECONDS  # noqa: E402 - found by the line above
 from tests.merge_list import LISTED, listed  # noqa: E402
 
-ENTERS, LEAVES = 0.9, 0.6
+ENTERS, LEAVES = 0.8, 0.55
 """Seconds above which a test gets into the list, and below which it leaves it."""
 HEAD = """\
 # Seconds and name of each test with the mark `merge`: it runs before a change is merged.

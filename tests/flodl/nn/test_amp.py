@@ -248,7 +248,7 @@ def test_numbers_are_those_of_torchs_scaler(
 ) -> None:
     ours = GradScaler(1024.0, growth, backoff, interval)
     theirs = torch.amp.GradScaler("cpu", 1024.0, growth, backoff, interval)
-    mine, other = weight(0.5, -2.0), weight(0.5, -2.0)
+    mine, other = weight(5.5, -7.0), weight(5.5, -7.0)  # at 0, the last bit would be a half of it
     my_optimizer, other_optimizer = (torch.optim.Adam([p], lr=0.1) for p in (mine, other))
     for gradient in gradients:
         backward(ours, mine, gradient)

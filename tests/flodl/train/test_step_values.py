@@ -243,6 +243,6 @@ def test_the_time_after_the_training_is_in_the_report(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     (page,) = tmp_path.glob("runs/*/report.html")
     text = page.read_text()
-    (ledger,) = re.findall(r'"ledger":(\{[^}]*\}),"media"', text)
+    (ledger,) = re.findall(r'"ledger":(\{[^}]*\}),"written"', text)
     assert json.loads(ledger)["shutdown"] >= 0.3
     assert '"status":"complete"' in text
