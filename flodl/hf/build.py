@@ -71,7 +71,7 @@ def build(
         graph = _described(config, kind, pooler)
     if kind is HeadKind.MLM:
         _tie_words(graph, config)
-    if device != "meta":
+    if getattr(device, "type", device) != "meta":
         initialise(graph, config.initializer_range, select_device(device), seed)
     return graph
 
