@@ -395,10 +395,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"takes {1 / SPEEDS[1]:g} times as long for everything it computes. Interleaved rounds of "
         f"{options.seconds:g} s per way, medians of ratios within a round, "
         f"warm-up included; engine {options.engine}. *cadence* is what a program gets that sets "
-        "nothing. Nothing is told about the speeds. *Ideal* is "
-        "the sum of what both ranks do at the same time in plain loops of torch that exchange "
-        "nothing, measured before and after each way of sharing; *kept* is what waiting and "
-        "averages leave of the speeds at which the ranks computed in that very run."
+        "nothing. Nothing is told about the speeds. *Ideal* is the sum of what both ranks do at "
+        "the same time in plain loops of torch that exchange nothing. It is measured before and "
+        "after each way of sharing. *Kept* is what waiting and averages leave of the speeds at "
+        "which the ranks computed in that very run."
     )
     rows = kept.rows
     parts = [part for name in SUBJECTS if name in rows for part in describe(name, rows[name])]

@@ -17,7 +17,7 @@ from flodl.errors import DistributedError, WorkersFailed
 from flodl.ranks.group import LocalGroup
 from flodl.ranks.launch.current_group import this_group as this_group
 from flodl.ranks.launch.launcher import JOIN_VARIABLE, detect, end_with_launcher, mark_watched
-from flodl.train.epochs import end_state
+from flodl.train.epoch_end import end_state
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.plan import TrainingPlan, build_model
 from flodl.train.policies.choice import check_elastic, check_exchange, check_policy

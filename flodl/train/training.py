@@ -15,8 +15,8 @@ from flodl.monitor.ledger import TimeLedger
 from flodl.ranks.group import LocalGroup
 from flodl.ranks.settings import Policy
 from flodl.ranks.signature import check_same, reads_files, signature
+from flodl.train.epoch_end import diverged, end_state
 from flodl.train.epoch_metrics import device_name
-from flodl.train.epochs import diverged, end_state
 from flodl.train.handle import TrainerHandle
 from flodl.train.loop import Loop
 from flodl.train.micro_batch import settled_micro_batch

@@ -12,7 +12,7 @@ from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRe
 from flodl.ranks.planning.scheduler import redistributed
 from flodl.ranks.settings import Policy
 from flodl.train.callbacks import Callback
-from flodl.train.epochs import call_back
+from flodl.train.epoch_end import call_back
 from flodl.train.observers.checkpoints import (
     CheckpointKeeper,
     last_values,
