@@ -165,6 +165,8 @@ if "multiprocessing.process" in sys.modules:  # it keeps the folder where it was
     sys.modules["multiprocessing.process"].ORIGINAL_DIR = os.getcwd()
 os.environ.clear()
 os.environ.update(request["env"])
+if "tempfile" in sys.modules:  # it keeps the folder that it found first
+    sys.modules["tempfile"].tempdir = None
 flags = request.get("flags", ())
 if "-u" in flags:
     sys.stdout.reconfigure(write_through=True)

@@ -6,7 +6,6 @@ a signal, and after ``kill -9``.
 
 from __future__ import annotations
 
-import atexit
 import os
 import subprocess
 import tempfile
@@ -37,12 +36,14 @@ def make() -> None:
     folder = tempfile.mkdtemp(prefix="flodl-tests-")
     Path(folder).chmod(0o1777)  # some programs run as another user
     os.environ["TMPDIR"] = tempfile.tempdir = folder
-    remover = subprocess.Popen(
+    ends, _ = os.pipe()  # the other end stays open as long as this process lives
+    subprocess.run(
         ["sh", "-c", _REMOVE, "sh", folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        stdin=ends,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
         cwd="/",
+        check=True,
     )
-    atexit.register(remover.communicate)
-    remover.wait()
+    os.close(ends)
