@@ -172,12 +172,9 @@ def settings(run: Run) -> dict[str, Setting]:
     Raises:
         FdlError: Its ``config.json`` cannot be read.
     """
-    from fdl.runs.resolved import recorded
+    from fdl.runs import resolved
 
-    return {
-        name: Setting(field.value, field.top.place or field.top.source)
-        for name, field in recorded(str(run.path)).items()
-    }
+    return {name: Setting(*pair) for name, pair in resolved.settings(str(run.path)).items()}
 
 
 def variables(run: Run) -> dict[str, Setting] | None:
