@@ -547,8 +547,8 @@ def _content(file: str | Path, most: int) -> bytes:
         if found.st_size > most:
             raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", file)
         content = piece = os.read(descriptor, found.st_size + 1)
-        # It may grow while it is read.
-        while piece and len(content) > found.st_size:
+        # It may grow while it is read, and some file systems return less than was asked for.
+        while piece and len(content) != found.st_size:
             piece = os.read(descriptor, 1 << 16)
             content += piece
         return content
