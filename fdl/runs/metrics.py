@@ -9,7 +9,7 @@ import math
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdl.base.errors import UsageError
 from fdl.base.files import read_json, read_own
@@ -72,16 +72,15 @@ class Metrics:
     def read(cls, file: str | Path) -> Metrics:
         """Read ``metrics.csv``. Skip broken lines; without the file, return empty metrics."""
         try:
-            heading, *lines = _lines(read_own(file, "replace")) or [[]]
+            first, *lines = _lines(read_own(file, "replace")) or [""]
         except (OSError, csv.Error):
-            heading, lines = [], []
+            first, lines = "", []
+        heading = _cut(first)
         # Resource columns are the last ones: a metric may have the same name as one of them.
         end = len(heading) - len(RESOURCES)
         if tuple(heading[:2]) != FIRST or tuple(heading[end:]) != RESOURCES:
             return cls([], [])
-        width = len(heading)
-        sound = [line for line in lines if len(line) == width and line[0].isdecimal()]
-        return _TableMetrics(heading[2:end], sound)
+        return _TableMetrics(heading[2:end], lines)
 
     @classmethod
     def of_program(cls, folder: Path, unit: str = "epoch") -> Metrics:
@@ -154,39 +153,62 @@ class Metrics:
 class _TableMetrics(Metrics):
     """The metrics in the lines of ``metrics.csv``.
 
-    A list of thousands of runs shows the last line of each, so no other one is read for it.
+    A list of thousands of runs shows the last line of each, so no other one is cut for it.
     """
 
-    def __init__(self, names: list[str], lines: list[list[str]]) -> None:
+    def __init__(self, names: list[str], lines: list[_Line]) -> None:
         super().__init__(names, [])
-        self._lines = lines
+        width = len(FIRST) + len(names) + len(RESOURCES)
+        self._lines = [line for line in lines if _is_row(line, width)]
 
     @cached_property
     def rows(self) -> list[tuple[int, dict[str, float]]]:
-        return [(int(line[0]), self._metrics(line)) for line in self._lines]
+        return [(_epoch(line), self._metrics(line)) for line in self._lines]
 
     @property
     def seconds(self) -> list[float]:
-        return [_number(line[1]) for line in self._lines]
+        return [_number(_cut(line)[1]) for line in self._lines]
 
     @property
     def epochs(self) -> int:
-        return max((int(line[0]) for line in self._lines), default=0)
+        return max(map(_epoch, self._lines), default=0)
 
     def last(self) -> dict[str, float]:
         return self._metrics(self._lines[-1]) if self._lines else {}
 
-    def _metrics(self, line: list[str]) -> dict[str, float]:
-        return _cells(self.names, line[2 : 2 + len(self.names)])
+    def latest(self) -> dict[str, float]:
+        last = self.last()
+        return last if len(last) == len(self.names) else super().latest()
+
+    def _metrics(self, line: _Line) -> dict[str, float]:
+        return _cells(self.names, _cut(line)[len(FIRST) : -len(RESOURCES)])
 
 
-def _lines(text: str) -> list[list[str]]:
-    """The cells of each line of a table that is not empty."""
+_Line: TypeAlias = str | list[str]
+"""A line of a table, or its cells where they had quotes."""
+
+
+def _lines(text: str) -> list[_Line]:
+    """The lines of a table that are not empty."""
     if '"' in text:
         return [row for row in csv.reader(io.StringIO(text, newline="")) if row]
-    # Without quotes this is the same, and several times as fast.
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
-    return [line.split(",") for line in plain.split("\n") if line]
+    return [line for line in plain.split("\n") if line]
+
+
+def _cut(line: _Line) -> list[str]:
+    return line.split(",") if isinstance(line, str) else line
+
+
+def _is_row(line: _Line, width: int) -> bool:
+    """Whether a line has an epoch and as many cells as the heading."""
+    if isinstance(line, str):
+        return line.count(",") == width - 1 and line.partition(",")[0].isdecimal()
+    return len(line) == width and line[0].isdecimal()
+
+
+def _epoch(line: _Line) -> int:
+    return int(line.partition(",")[0] if isinstance(line, str) else line[0])
 
 
 def _cells(names: list[str], cells: list[str]) -> dict[str, float]:
