@@ -148,19 +148,24 @@ class staging:  # noqa: N801 - it is used like a function
     The hidden folder is removed at the end of the block if it still exists, or later by
     :func:`remove_leftovers`.
 
+    Args:
+        folder: An existing folder; for files that do not stay, that of temporary files.
+        mode: The permissions of the hidden folder, less the umask.
+
     Raises:
         OSError: The system refused.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, mode: int = 0o777) -> None:
         self._folder = os.fspath(folder)
+        self._mode = mode
 
     def __enter__(self) -> pathlib.Path:
         from pathlib import Path
 
         remove_leftovers(self._folder)
         path = Path(self._folder, f".new.{_unique()}")
-        path.mkdir()
+        path.mkdir(self._mode)
         self._path, self._descriptor = path, -1
         if fcntl is not None:
             self._descriptor = os.open(path, os.O_RDONLY)
