@@ -148,19 +148,24 @@ class staging:  # noqa: N801 - it is used like a function
     The hidden folder is removed at the end of the block if it still exists, or later by
     :func:`remove_leftovers`.
 
+    Args:
+        folder: An existing folder; for files that do not stay, that of temporary files.
+        mode: The permissions of the hidden folder, less the umask.
+
     Raises:
         OSError: The system refused.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, mode: int = 0o777) -> None:
         self._folder = os.fspath(folder)
+        self._mode = mode
 
     def __enter__(self) -> pathlib.Path:
         from pathlib import Path
 
         remove_leftovers(self._folder)
         path = Path(self._folder, f".new.{_unique()}")
-        path.mkdir()
+        path.mkdir(self._mode)
         self._path, self._descriptor = path, -1
         if fcntl is not None:
             self._descriptor = os.open(path, os.O_RDONLY)
@@ -547,8 +552,8 @@ def _content(file: str | Path, most: int) -> bytes:
         if found.st_size > most:
             raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", file)
         content = piece = os.read(descriptor, found.st_size + 1)
-        # It may grow while it is read.
-        while piece and len(content) > found.st_size:
+        # It may grow while it is read, and some file systems return less than was asked for.
+        while piece and len(content) != found.st_size:
             piece = os.read(descriptor, 1 << 16)
             content += piece
         return content
