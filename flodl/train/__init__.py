@@ -11,7 +11,5 @@ from flodl.train.callbacks import (
 from flodl.train.entry import entry as entry
 from flodl.train.handle import TrainedState as TrainedState, TrainerHandle as TrainerHandle
 from flodl.train.metrics import record_scalar as record_scalar
-from flodl.train.observers.early_stop import EarlyStop as EarlyStop
 from flodl.train.observers.ema import WeightAverage as WeightAverage
 from flodl.train.run.run_directory import RunDirectory as RunDirectory
-from flodl.train.step import StepEngine as StepEngine, StepSettings as StepSettings

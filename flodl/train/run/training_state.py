@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor, nn
 
-from flodl.checkpoint import persistent_buffers
 from flodl.checkpoint.buffer_sizes import sized_as_stored
 from flodl.checkpoint.container import TRAINING_PREFIX
 from flodl.checkpoint.extra_state import (
@@ -29,6 +28,7 @@ from flodl.checkpoint.extra_state import (
 from flodl.checkpoint.files import read_stream
 from flodl.checkpoint.forms import check_storable
 from flodl.checkpoint.generators import check_generator_states
+from flodl.checkpoint.names import persistent_buffers
 from flodl.checkpoint.optimizer import describe_optimizer, read_optimizer
 from flodl.checkpoint.sharded import become, collected, is_sharded, reshard, sharing_ranks
 from flodl.checkpoint.snapshot import snapshot
