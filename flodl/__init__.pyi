@@ -228,11 +228,11 @@ from .train.entry import (
 from .train.observers.checkpoints import (
     load_best as load_best,
 )
-from .train.plain_loop.ddp import (
-    Ddp as Ddp,
-)
 from .train.plain_loop.setup import (
     SetupConfig as SetupConfig,
+)
+from .train.plain_loop.shared_loop import (
+    Ddp as Ddp,
 )
 from .train.run.verify import (
     verify_run as verify_run,

@@ -102,13 +102,19 @@ from .tiny_model import (
     write_tiny_model as write_tiny_model,
 )
 from .tokenizer import (
+    AlbertTokenizer as AlbertTokenizer,
     AlbertTokenizerFast as AlbertTokenizerFast,
     AutoTokenizer as AutoTokenizer,
+    BertTokenizer as BertTokenizer,
     BertTokenizerFast as BertTokenizerFast,
+    DebertaV2Tokenizer as DebertaV2Tokenizer,
     DebertaV2TokenizerFast as DebertaV2TokenizerFast,
+    DistilBertTokenizer as DistilBertTokenizer,
     DistilBertTokenizerFast as DistilBertTokenizerFast,
     PreTrainedTokenizerFast as PreTrainedTokenizerFast,
+    RobertaTokenizer as RobertaTokenizer,
     RobertaTokenizerFast as RobertaTokenizerFast,
+    XLMRobertaTokenizer as XLMRobertaTokenizer,
     XLMRobertaTokenizerFast as XLMRobertaTokenizerFast,
 )
 from .verify import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Generic, TypeVar, Unpack, cast
+from typing import Any, ClassVar, Generic, TypeVar, Unpack, cast
 
 from flodl.graph import Graph
 from flodl.hf.encoder_model import EncoderModel
@@ -17,7 +17,7 @@ from flodl.hf.families import (
     XLMRobertaConfig,
 )
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.opening import HeadOpening, Opening, Source, open_model
+from flodl.hf.opening import EncoderOpening, HeadOpening, Source, open_model
 from flodl.hf.predict.answer import QuestionAnswerer
 from flodl.hf.predict.fill_mask import MaskedLM
 from flodl.hf.predict.sequence import SequenceClassifier
@@ -178,44 +178,54 @@ class AutoModel:
     """Opens encoders of all seven families."""
 
     @staticmethod
-    def from_pretrained(src: Source, **options: Unpack[Opening]) -> EncoderModel:
+    def from_pretrained(
+        pretrained_model_name_or_path: Source, **options: Unpack[EncoderOpening]
+    ) -> EncoderModel:
         """Open a checkpoint as an encoder without a head, as the class of its family.
 
         A head in the checkpoint is left out. The model has a pooler if the checkpoint has one.
 
         Args:
-            src: Directory, or repository on the Hub.
-            options: See :class:`~flodl.hf.opening.Opening`.
+            pretrained_model_name_or_path: Directory, or repository on the Hub.
+            options: See :class:`~flodl.hf.opening.EncoderOpening`.
 
         Raises:
             FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
             FileNotFoundError: The directory does not exist, or files are missing in it.
         """
-        opened = open_model(src, HeadKind.BASE, options)
+        opened = open_model(pretrained_model_name_or_path, HeadKind.BASE, options)
         return cast(
             "EncoderModel", class_of(opened.config, HeadKind.BASE)(opened.config, opened.graph)
         )
 
     @staticmethod
-    def from_config(config: EncoderConfig) -> EncoderModel:
-        """Build a model with newly drawn values on the CPU, as the class of its family."""
-        return cast("type[EncoderModel]", class_of(config, HeadKind.BASE)).from_config(config)
+    def from_config(config: EncoderConfig, **options: Any) -> EncoderModel:
+        """Build a model with newly drawn values, as the class of its family.
+
+        Args:
+            config: Of any family.
+            **options: See :meth:`~flodl.hf.pretrained.PretrainedModel.from_config`.
+        """
+        family = cast("type[EncoderModel]", class_of(config, HeadKind.BASE))
+        return family.from_config(config, **options)
 
     @staticmethod
-    def from_pretrained_for_export(src: Source, **options: Unpack[HeadOpening]) -> Graph:
+    def from_pretrained_for_export(
+        pretrained_model_name_or_path: Source, **options: Unpack[HeadOpening]
+    ) -> Graph:
         """Open a checkpoint as the class it was saved from, to export it again.
 
         The first of its ``architectures`` says which head; an unknown name means no head. The model
         has a pooler only if the checkpoint has one.
 
         Args:
-            src: Directory, or repository on the Hub.
+            pretrained_model_name_or_path: Directory, or repository on the Hub.
             options: See :class:`~flodl.hf.opening.HeadOpening`.
 
         Raises:
             FlodlError, FileNotFoundError: As for :meth:`from_pretrained`.
         """
-        return open_model(src, None, options).graph
+        return open_model(pretrained_model_name_or_path, None, options).graph
 
 
 class _AutoHead(Generic[H]):
@@ -224,29 +234,32 @@ class _AutoHead(Generic[H]):
     kind: ClassVar[HeadKind]
 
     @classmethod
-    def from_pretrained(cls, src: Source, **options: Unpack[HeadOpening]) -> H:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Source, **options: Unpack[HeadOpening]
+    ) -> H:
         """Open a checkpoint as the class of its family with this head.
 
         Args:
-            src: Directory, or repository on the Hub.
+            pretrained_model_name_or_path: Directory, or repository on the Hub.
             options: See :class:`~flodl.hf.opening.HeadOpening`.
 
         Raises:
             FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
             FileNotFoundError: The directory does not exist, or files are missing in it.
         """
-        opened = open_model(src, cls.kind, options)
+        opened = open_model(pretrained_model_name_or_path, cls.kind, options)
         head = cast("type[H]", class_of(opened.config, cls.kind))
         return head.of_opened(opened, options.get("tokenizer"))
 
     @classmethod
-    def from_config(cls, config: EncoderConfig) -> H:
-        """Build a model with newly drawn values on the CPU, as the class of its family.
+    def from_config(cls, config: EncoderConfig, **options: Any) -> H:
+        """Build a model with newly drawn values, as the class of its family.
 
         Args:
             config: Of any family; it says how many classes there are, else two.
+            **options: See :meth:`~flodl.hf.pretrained.PretrainedModel.from_config`.
         """
-        return cast("type[H]", class_of(config, cls.kind)).from_config(config)
+        return cast("type[H]", class_of(config, cls.kind)).from_config(config, **options)
 
 
 class AutoModelForSequenceClassification(_AutoHead[SequenceClassifier]):

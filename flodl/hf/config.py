@@ -42,8 +42,25 @@ from flodl.hf.errors import ConfigError
 if TYPE_CHECKING:
     from flodl.hf.head_kind import HeadKind
 
-ACCESS: Final = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
-"""Arguments that say how to reach a configuration."""
+_USUAL: Final = {
+    "output_hidden_states": False,
+    "output_attentions": False,
+    "return_dict": True,
+    "use_return_dict": True,
+    "use_cache": True,
+    "is_encoder_decoder": False,
+    "chunk_size_feed_forward": 0,
+}
+"""Fields that every configuration of transformers has, with their values if none are set."""
+
+_ELSEWHERE: Final = {
+    "to_json_file": "save_pretrained(folder) writes config.json, to_json_string() its text",
+    "to_diff_dict": "source has the fields of the file, to_dict() all fields",
+    "update_from_string": "call update({name: value})",
+    "get_text_config": "this is the configuration of the model",
+    "push_to_hub": "write a folder with save_pretrained, then huggingface_hub.upload_folder",
+}
+"""Names of transformers that have another name here -> what to write instead."""
 
 SINGLE_LABEL: Final = "single_label_classification"
 PROBLEM_TYPES: Final = ("regression", SINGLE_LABEL, "multi_label_classification")
@@ -162,11 +179,14 @@ class EncoderConfig:
         return cls._from_mapping(copy.deepcopy(dict(config_dict)), cls.__name__, fields)
 
     @classmethod
-    def from_pretrained(cls, src: str | os.PathLike[str], **options: Any) -> Self:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike[str], **options: Any
+    ) -> Self:
         """Read the configuration from a directory or a repository, without weights.
 
         Args:
-            src: A directory with a ``config.json``, or the name of a repository on the Hub.
+            pretrained_model_name_or_path: A directory with a ``config.json``, or the name of a
+                repository on the Hub.
             options: ``revision``, ``token``, ``cache_dir``, ``local_files_only`` and ``subfolder``
                 say how to reach it. Everything else is a field to set, such as ``num_labels``.
 
@@ -175,7 +195,7 @@ class EncoderConfig:
             FileNotFoundError: The directory does not exist, or it has no ``config.json``.
             HubError: The repository or its ``config.json`` cannot be downloaded.
         """
-        data, origin, fields = config_of(src, options)
+        data, origin, fields = config_of(pretrained_model_name_or_path, options)
         return cls._from_mapping(data, origin, fields)
 
     @classmethod
@@ -251,7 +271,15 @@ class EncoderConfig:
                 return self._values[self._spellings[name]]
             if name in self._data:
                 return self._data[name]
-        raise AttributeError(f"{type(self).__name__} has no field {name!r}")
+            if name in _USUAL:
+                return _USUAL[name]
+        remedy = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise AttributeError(f"{type(self).__name__} has no field {name!r}{remedy}")
+
+    @classmethod
+    def has_field(cls, name: str) -> bool:
+        """Whether models of the family have this field."""
+        return any(name in names for names in (cls._specs, cls._spellings, LABEL_FIELDS, _USUAL))
 
     def update(self, config_dict: Mapping[str, Any]) -> None:
         """Set several fields, all of them or none.
@@ -422,11 +450,10 @@ def config_of(
 ) -> tuple[dict[str, Any], str, dict[str, Any]]:
     """The JSON object of a directory or repository, its name, and the options that are fields."""
     from flodl.hf.hub import locate
-    from flodl.hf.source import CONFIG, Access
+    from flodl.hf.source import CONFIG, reach
 
-    reach = {name: value for name, value in options.items() if name in ACCESS}
-    others = {name: value for name, value in options.items() if name not in ACCESS}
-    checkpoint = locate(src, Access(**reach))
+    access, others = reach(options)
+    checkpoint = locate(src, access)
     origin = f"{checkpoint.name}/{CONFIG}"
     try:
         text = checkpoint.require(CONFIG).read_bytes().decode()

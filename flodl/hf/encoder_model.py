@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
-import torch
 from torch import Tensor, nn
 
 from flodl.graph import Graph
-from flodl.hf.build import build
-from flodl.hf.families import AutoConfig, EncoderConfig
+from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.layers.layout import ChoiceOfLayout, ReadPositions
 from flodl.hf.model_call import (
@@ -19,7 +17,7 @@ from flodl.hf.model_call import (
     encoder_values,
     recorded_values,
 )
-from flodl.hf.opening import Opening, Source, open_model
+from flodl.hf.opening import EncoderOpening, Source, open_model
 from flodl.hf.pretrained import PretrainedModel
 from flodl.hf.task_heads import inputs_of
 
@@ -85,36 +83,23 @@ class EncoderModel(PretrainedModel):
         return self._returned(output, return_dict)
 
     @classmethod
-    def from_pretrained(cls, src: Source, **options: Unpack[Opening]) -> Self:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Source, **options: Unpack[EncoderOpening]
+    ) -> Self:
         """Open a checkpoint of this family; the model has a pooler if the checkpoint has one.
 
         Args:
-            src: Directory, or repository on the Hub.
-            options: See :class:`~flodl.hf.opening.Opening`.
+            pretrained_model_name_or_path: Directory, or repository on the Hub.
+            options: See :class:`~flodl.hf.opening.EncoderOpening`.
 
         Raises:
             FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
             FileNotFoundError: The directory does not exist, or files are missing in it.
         """
-        opened = open_model(src, cls.kind, options, family=cls.config_class)
+        opened = open_model(
+            pretrained_model_name_or_path, cls.kind, options, family=cls.config_class
+        )
         return cls(opened.config, opened.graph)
-
-    @classmethod
-    def from_config(cls, config: EncoderConfig, *, device: torch.device | str = "cpu") -> Self:
-        """Build a model with newly drawn values, with a pooler if its family has one.
-
-        Args:
-            config: Of this family.
-            device: Where the model is made.
-        """
-        return cls(*cls._drawn(config, device))
-
-    @classmethod
-    def _drawn(
-        cls, config: EncoderConfig, device: torch.device | str = "cpu"
-    ) -> tuple[EncoderConfig, Graph]:
-        config = config.replace(architectures=(config.class_name(HeadKind.BASE),))
-        return config, build(config, HeadKind.BASE, device=device)
 
 
 def _outputs(values: Values) -> BaseModelOutputWithPooling:

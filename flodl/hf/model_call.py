@@ -50,7 +50,7 @@ class Arguments:
 
     Raises:
         TypeError: A value is not a tensor.
-        ValueError: There are neither ids nor vectors, or both.
+        ValueError: There are neither ids nor vectors, or both, or ids are no rows of numbers.
     """
 
     input_ids: Tensor | None
@@ -67,15 +67,12 @@ class Arguments:
             given = "neither" if self.input_ids is None else "both"
             raise ValueError(f"a model takes input_ids or inputs_embeds, got {given}")
         for name in ("input_ids", MASK, TYPES, POSITIONS, "inputs_embeds"):
-            value = getattr(self, name)
-            if value is None or isinstance(value, Tensor):
-                continue
-            how = f"torch.tensor({name})"
-            if isinstance(value, Mapping):
-                how = "model(**batch) with a batch of tensors"
-            raise TypeError(
-                f"{name} is a {type(value).__name__}, and a model takes tensors: call "
-                f'tokenizer(texts, padding=True, return_tensors="pt"), or {how}'
+            check_tensor(name, getattr(self, name))
+        ids = self.input_ids
+        if ids is not None and (ids.dim() != 2 or not ids.shape[1] or ids.is_floating_point()):
+            raise ValueError(
+                f"input_ids are {ids.dtype} of the shape {list(ids.shape)}, and a model takes "
+                "whole numbers [B, S]: rows with at least one token; ids[None] is one row"
             )
 
     @property
@@ -109,6 +106,23 @@ class Arguments:
             PLACES: ids.new_empty(0) if every_row else None,
         }
         return {"input_ids": ids, **{k: value for k, value in given.items() if value is not None}}
+
+
+def check_tensor(name: str, value: object) -> None:
+    """Refuse an argument of a call that is there and is not a tensor.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if value is None or isinstance(value, Tensor):
+        return
+    how = f"torch.tensor({name})"
+    if isinstance(value, Mapping):
+        how = "model(**batch) with a batch of tensors"
+    raise TypeError(
+        f"{name} is a {type(value).__name__}, and a model takes tensors: call "
+        f'tokenizer(texts, padding=True, return_tensors="pt"), or {how}'
+    )
 
 
 class Values(NamedTuple):
@@ -259,10 +273,11 @@ class ModelOutput(dict[str, Any]):
     """Named values in order; those that are None are left out.
 
     A number or a slice as index counts the values that are there. Iteration gives names, as for
-    every dictionary; :meth:`to_tuple` gives the values.
+    every dictionary; :meth:`to_tuple` gives the values. Further values may be added by name.
 
     Args:
-        **values: The values by name. The order of the class counts, not that of the call.
+        found: Values by name.
+        **values: The same. The order of the class counts, not that of the call.
 
     Raises:
         TypeError: The class has no value of that name.
@@ -271,20 +286,23 @@ class ModelOutput(dict[str, Any]):
     names: ClassVar[tuple[str, ...]] = ()
     """The names of all values, in order."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, found: Mapping[str, Any] | None = None, /, **values: Any) -> None:
         super().__init__()
-        for name in self.names:
-            value = values.pop(name, None)
-            if value is not None:
-                dict.__setitem__(self, name, value)
-        if values:
-            raise TypeError(
-                f"{type(self).__name__} has no value {next(iter(values))!r}; it has "
-                f"{', '.join(self.names)}"
-            )
+        for name in values:
+            if name not in self.names:
+                raise TypeError(
+                    f"{type(self).__name__} has no value {name!r}; it has {', '.join(self.names)}"
+                )
+        self._put({**(found or {}), **values})
+
+    def _put(self, values: Mapping[str, Any]) -> None:
+        """Hold these values: first those of the class, in its order."""
+        self.clear()
+        ordered = dict.fromkeys((*self.names, *values))
+        self.update((name, values[name]) for name in ordered if values.get(name) is not None)
 
     def __getattr__(self, name: str) -> Any:
-        if name in type(self).names:
+        if name in type(self).names or name in self:
             return self.get(name)
         raise AttributeError(
             f"{type(self).__name__} has no value {name!r}; it has {', '.join(type(self).names)}"
@@ -294,11 +312,7 @@ class ModelOutput(dict[str, Any]):
         self[name] = value
 
     def __setitem__(self, name: str, value: Any) -> None:
-        if name not in self.names:
-            raise KeyError(f"{name!r} is not one of {', '.join(self.names)}")
-        values = {**self, name: value}
-        self.clear()
-        self.update((key, values[key]) for key in self.names if values.get(key) is not None)
+        self._put({**self, name: value})
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
@@ -313,7 +327,7 @@ class ModelOutput(dict[str, Any]):
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.items())})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (type(self), dict(self))
+        return type(self), (dict(self),)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -322,17 +336,13 @@ class ModelOutput(dict[str, Any]):
         _pytree.register_pytree_node(
             cls,
             lambda output: (list(output.values()), list(output)),
-            lambda values, names: cls(**dict(zip(names, values, strict=True))),
+            lambda values, names: cls(dict(zip(names, values, strict=True))),
             flatten_with_keys_fn=lambda output: (
                 [(_pytree.MappingKey(name), value) for name, value in output.items()],
                 list(output),
             ),
             serialized_type_name=f"{cls.__module__}.{cls.__name__}",
         )
-
-
-def _made(cls: type[ModelOutput], values: dict[str, Any]) -> ModelOutput:
-    return cls(**values)
 
 
 class BaseModelOutputWithPooling(ModelOutput):

@@ -32,8 +32,7 @@ from flodl.hf.families.deberta import DebertaV2Config
 from flodl.hf.head_kind import HeadKind, saved_head
 from flodl.hf.hub import locate
 from flodl.hf.layers.attention import check_attention
-from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint
-from flodl.hf.text.call_options import check_options
+from flodl.hf.source import ADAPTER, CONFIG, Access, Checkpoint, reach
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from flodl.hf.weights.fill import HeadInit, LoadReport, fill
 from flodl.hf.weights.keys import is_start_for, keys_have_pooler
@@ -57,7 +56,10 @@ _CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
 class Opening(TypedDict, total=False):
     """Keyword arguments of every ``from_pretrained``.
 
+    Fields of the configuration may be given too, by their names in ``config.json``.
+
     Attributes:
+        config: Used instead of that of the checkpoint.
         device: Where the model goes; the CPU if not given.
         dtype: ``"float32"``, ``"bfloat16"``, … to convert to; otherwise, and for ``"auto"``,
             weights keep their types.
@@ -72,6 +74,7 @@ class Opening(TypedDict, total=False):
             ``{"^module[.]": ""}``, weights that were saved from DistributedDataParallel fit.
     """
 
+    config: EncoderConfig | None
     device: torch.device | str | None
     dtype: torch.dtype | str | None
     torch_dtype: torch.dtype | str | None
@@ -82,6 +85,16 @@ class Opening(TypedDict, total=False):
     subfolder: str
     attn_implementation: str | None
     key_mapping: Mapping[str, str] | None
+
+
+class EncoderOpening(Opening, total=False):
+    """Further keyword arguments for models without a head.
+
+    Attributes:
+        add_pooling_layer: False leaves out a pooler that the checkpoint has.
+    """
+
+    add_pooling_layer: bool
 
 
 class HeadOpening(Opening, total=False):
@@ -128,17 +141,6 @@ class Opened:
     checkpoint: Checkpoint
 
 
-def access_of(options: Mapping[str, Any]) -> Access:
-    """The arguments that say how to reach a checkpoint."""
-    return Access(
-        options.get("revision"),
-        options.get("token"),
-        options.get("cache_dir"),
-        options.get("local_files_only", False),
-        options.get("subfolder", ""),
-    )
-
-
 def open_model(
     src: Source,
     kind: HeadKind | None,
@@ -151,21 +153,24 @@ def open_model(
     Args:
         src: Directory or repository.
         kind: The head; None for the head of the class that the checkpoint was saved from.
-        options: The arguments of ``from_pretrained``: :class:`Opening` for an encoder without a
-            head, else :class:`HeadOpening`.
+        options: The arguments of ``from_pretrained``: :class:`EncoderOpening` for an encoder
+            without a head, else :class:`HeadOpening`.
         family: The expected family; None for any of the seven.
 
     Raises:
         FlodlError: One of ``flodl.hf.errors``.
         FileNotFoundError: The directory does not exist, or files are missing in it.
     """
-    asked = settled(options, Opening if kind is HeadKind.BASE else HeadOpening)
-    checkpoint = locate(src, access_of(asked))
+    access, asked = settled(options)
+    if asked.pop("ignore_mismatched_sizes", False) and kind is not HeadKind.BASE:
+        asked["head_init"] = "replace"
+    checkpoint = locate(src, access)
     config = read_config(checkpoint, family, kind, asked)
     kind = kind or saved_head(config)
     stored = StoredFiles(checkpoint.weight_files(), asked.get("key_mapping"))
     config = with_head(config, kind, stored.tensors, new_head=asked.get("head_init") == "replace")
-    graph = build(config, kind, pooler=keys_have_pooler(stored.tensors))
+    pooled = asked.get("add_pooling_layer") is not False and keys_have_pooler(stored.tensors)
+    graph = build(config, kind, pooler=pooled)
     if _filled(graph, stored, config, kind, asked, checkpoint).untied:
         config = config.replace(tie_word_embeddings=False)
     graph.set_source_config(config.to_json_string())
@@ -190,7 +195,7 @@ def _filled(
         start = is_start_for(family_of(config).finder, stored.tensors, config.prefix)
         head_init = "random" if start else None
     elif head_init is None and kind.labelled:
-        named = any(asked.get(name) is not None for name in LABEL_FIELDS)
+        named = any(asked.get(name) is not None for name in (*LABEL_FIELDS, "config"))
         head_init = "random" if named else None
     report = fill(
         graph,
@@ -219,7 +224,7 @@ def read_config(
     kind: HeadKind | None = None,
     asked: Mapping[str, Any] | None = None,
 ) -> EncoderConfig:
-    """The configuration of a checkpoint, with the labels and the problem type of the caller.
+    """The configuration of a checkpoint, or that of the caller, with the fields of the caller.
 
     Args:
         checkpoint: A directory or repository.
@@ -230,17 +235,51 @@ def read_config(
     Raises:
         ConfigError: There is no configuration, it cannot be built, or it is of another family. Or
             a value of the caller is impossible, or two contradict each other.
+        TypeError: An argument is neither an option nor a field.
         FileNotFoundOnHub: The repository has no configuration.
     """
+    known = EncoderOpening if kind is HeadKind.BASE else HeadOpening
+    fields = {}
+    for name, value in (asked or {}).items():
+        if name in LABEL_FIELDS and kind in (HeadKind.QA, HeadKind.MLM):
+            continue
+        if name not in known.__optional_keys__ or (name in _FIELDS and value is not None):
+            fields[name] = value
+    given = (asked or {}).get("config")
+    config = _own(checkpoint, family, fields) if given is None else _checked(given, family, fields)
+    for name in fields:
+        if not config.has_field(name):
+            raise TypeError(
+                f"from_pretrained() takes no argument {name!r}; it takes "
+                f"{', '.join(sorted(known.__optional_keys__))}, and the fields of "
+                f"{type(config).__name__}"
+            )
+    return config
+
+
+def _checked(
+    config: EncoderConfig, family: type[EncoderConfig] | None, fields: Mapping[str, Any]
+) -> EncoderConfig:
+    """A configuration that the caller gives, with some fields set."""
+    wanted = family or EncoderConfig
+    if not isinstance(config, wanted):
+        maker = AutoConfig if family is None else family
+        raise TypeError(
+            f"config is a {type(config).__module__}.{type(config).__name__}: give one that "
+            f"flodl.hf.{maker.__name__}.from_pretrained(source) returns"
+        )
+    return config.from_dict(config.source, **fields)
+
+
+def _own(
+    checkpoint: Checkpoint, family: type[EncoderConfig] | None, fields: Mapping[str, Any]
+) -> EncoderConfig:
+    """The configuration of a checkpoint, with some fields set."""
     text, origin = checkpoint.text(CONFIG), f"{checkpoint.name}/{CONFIG}"
     if text is None:
         _refuse_adapter(checkpoint)
         error = ConfigError if checkpoint.is_local else FileNotFoundOnHub
         raise error(f"{checkpoint.name}: there is no {CONFIG}, which says what the model is")
-    fields = {}
-    for name in ("problem_type", *(LABEL_FIELDS if kind is None or kind.labelled else ())):
-        if asked is not None and asked.get(name) is not None:
-            fields[name] = asked[name]
     return (family or AutoConfig).from_json_str(text, origin=origin, fields=fields)
 
 
@@ -289,6 +328,8 @@ def with_head(
         last = tensors.get(_CLASSIFIERS[0]) or tensors.get(_CLASSIFIERS[1])
         rows = last.shape[0] if last and last.shape and not new_head else None
         fields["_names"] = config.labels_for(rows)
+    elif kind is HeadKind.QA:
+        fields["_names"] = None  # transformers reads the width of this head from the labels
     config = config.replace(**fields)
     if kind is HeadKind.MLM and isinstance(config, DebertaV2Config):
         config = config.for_masked_lm(legacy=_has_older_decoder(config, tensors))
@@ -308,75 +349,56 @@ def _has_older_decoder(config: DebertaV2Config, keys: Iterable[str]) -> bool:
 # --- Arguments ---------------------------------------------------------------------------------
 
 
+_FIELDS: Final = ("problem_type", *LABEL_FIELDS)
+"""The options of a head that are fields of its configuration."""
+
 _REFUSED: Final[Mapping[str, str]] = {
     "device_map": 'give device="cuda" or another device; a model is on one device',
     "load_in_8bit": 'give dtype="bfloat16" for half the memory',
     "load_in_4bit": 'give dtype="bfloat16" for half the memory',
     "quantization_config": 'give dtype="bfloat16" for half the memory',
-    "trust_remote_code": "flodl never runs code of a checkpoint: leave it out",
-    "use_auth_token": "give token=",
-    "output_hidden_states": "ask in the call: model(**batch, output_hidden_states=True)",
-    "output_attentions": "ask in the call: model(**batch, output_attentions=True)",
     "output_loading_info": "read model.load_report afterwards",
-    "config": "give num_labels=, id2label= or problem_type=; config.json says everything else",
     "state_dict": "call model.load_state_dict(...) afterwards",
     "from_tf": "convert the checkpoint to safetensors first",
     "from_flax": "convert the checkpoint to safetensors first",
     "max_memory": "a model is on one device: give device=",
     "offload_folder": "weights are memory-mapped: leave it out",
-    "force_download": "remove the repository from the cache first",
-    "proxies": "set HTTPS_PROXY",
+    "offload_state_dict": "weights are memory-mapped: leave it out",
+    "variant": "name the file model.safetensors, or give dtype=",
+    "tp_plan": "a model is on one device: give device=",
+    "gguf_file": "convert the checkpoint to safetensors first",
+    "adapter_kwargs": "call load_lora(model.graph, folder) afterwards",
 }
-"""Arguments that flodl does not have -> what to do instead; None and False ask for nothing."""
+"""Arguments of transformers that no model takes here -> what to do instead."""
 
-_WITHOUT_EFFECT: Final = ("low_cpu_mem_usage", "use_safetensors", "return_dict")
+_WITHOUT_EFFECT: Final = ("low_cpu_mem_usage", "use_safetensors", "weights_only")
 """Arguments that ask for what flodl always does; only False would ask for something else."""
 
 
 def settled(
-    options: Mapping[str, Any],
-    known: Any,
-    method: str = "from_pretrained",
-    otherwise: str = "",
-) -> dict[str, Any]:
-    """The same arguments in the spelling of flodl.
+    options: Mapping[str, Any], method: str = "from_pretrained"
+) -> tuple[Access, dict[str, Any]]:
+    """How to reach the checkpoint, and the other arguments in the spelling of flodl.
 
     Args:
         options: The arguments of the caller.
-        known: The typed dictionary of the arguments that flodl takes.
         method: The function that takes them, for messages.
-        otherwise: What to do for arguments that are unknown, for messages.
 
     Raises:
         TypeError: flodl has nothing like an argument; the message says what to do instead.
         ValueError: An argument has a value that flodl does not support, or two contradict.
     """
-    found = {}
-    for name, value in options.items():
-        if _asks_for_nothing(name, value):
-            continue
-        if name in _REFUSED:
-            raise TypeError(f"{method}() takes no argument {name!r}: {_REFUSED[name]}")
-        found[name] = value
+    access, found = reach(options, _REFUSED, method)
+    for name in _WITHOUT_EFFECT:
+        if found.pop(name, None) is False and name != "low_cpu_mem_usage":
+            raise ValueError(f"{name}=False: flodl only reads safetensors")
     if not found.keys().isdisjoint(("dtype", "torch_dtype")):
         _settle_dtype(found)
     if "attn_implementation" in found:
         check_attention(found.pop("attn_implementation"))
-    if found.pop("ignore_mismatched_sizes", False):
-        found["head_init"] = "replace"
-    if found:
-        check_options(found, known, method, otherwise)
     if found.get("device") is not None:
         found["device"] = select_device(found["device"])  # refuse it before any download
-    return found
-
-
-def _asks_for_nothing(name: str, value: object) -> bool:
-    if name in _WITHOUT_EFFECT:
-        if value is False and name != "low_cpu_mem_usage":
-            raise ValueError(f"{name}=False: flodl only reads safetensors and returns named values")
-        return True
-    return name in _REFUSED and (value is None or value is False)
+    return access, found
 
 
 def _settle_dtype(found: dict[str, Any]) -> None:

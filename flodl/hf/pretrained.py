@@ -13,11 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from flodl.graph import Graph
+from flodl.hf.build import build
 from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.layers.attention import check_attention
 from flodl.hf.layers.encoder import RecomputedLayer
 from flodl.hf.model_call import Arguments, ModelOutput, decoder_of, put_word_table, word_table_of
+from flodl.hf.opening import settled, with_head
+from flodl.hf.weights.fill import float_type
 
 if TYPE_CHECKING:
     from flodl.hf.tokenizer import PreTrainedTokenizerFast
@@ -110,7 +113,8 @@ class PretrainedModel(nn.Module):
             )
         super().__init__()
         if graph is None:
-            config, graph = self._drawn(config)
+            config = with_head(config, self.kind, {})
+            graph = build(config, self.kind, device="cpu")
         if graph.source_config is None:
             graph.set_source_config(config.to_json_string())
         # The registries of the graph, not the graph as a child: names of parameters then have no
@@ -121,9 +125,42 @@ class PretrainedModel(nn.Module):
         self.__dict__.update(_graph=graph, _config=config, _described=told)
 
     @classmethod
-    def _drawn(cls, config: EncoderConfig) -> tuple[EncoderConfig, Graph]:
-        """A graph with newly drawn values, and its configuration."""
-        raise NotImplementedError
+    def from_config(
+        cls,
+        config: EncoderConfig,
+        *,
+        num_labels: int | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Build a model with newly drawn values; without a head, it has a pooler if its family has.
+
+        Args:
+            config: Of this family.
+            num_labels: Number of classes; by default that of the configuration, else two. If the
+                configuration names as many, the names stay.
+            device: Where the model is made.
+            dtype: The type of its values; float32 if not given.
+            **options: ``torch_dtype`` and ``attn_implementation``, as for ``from_pretrained``.
+
+        Raises:
+            ConfigError: ``num_labels`` is not a positive number.
+            TypeError: There is no such argument.
+            ValueError: ``dtype`` is not a type of floating-point numbers.
+        """
+        asked = settled({"dtype": dtype, **options}, "from_config")[1]
+        wanted = asked.pop("dtype", None)
+        if asked:
+            raise TypeError(
+                f"from_config() takes no argument {next(iter(asked))!r}: set it in the "
+                "configuration first, as in config.hidden_dropout_prob = 0.0"
+            )
+        if num_labels is not None and cls.kind.labelled:
+            config = config.replace(num_labels=num_labels)
+        config = with_head(config, cls.kind, {})
+        model = cls(config, build(config, cls.kind, device=device))
+        return model if wanted is None else model.to(float_type(wanted))
 
     # --- Parts -----------------------------------------------------------------------------
 
@@ -172,6 +209,11 @@ class PretrainedModel(nn.Module):
                 return getattr(graph, name)
         remedy = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{remedy}")
+
+    @property
+    def num_labels(self) -> int:
+        """The number of classes in the configuration."""
+        return self.config.num_labels
 
     # --- As a module -----------------------------------------------------------------------
 
@@ -252,17 +294,17 @@ class PretrainedModel(nn.Module):
                 raise TypeError(f"{type(self).__name__} takes no argument {name!r}: {reason}")
         return Arguments(
             *inputs,
-            hidden_states=self._settled("output_hidden_states", hidden_states, False),
-            attentions=self._settled("output_attentions", attentions, False),
+            hidden_states=self._settled("output_hidden_states", hidden_states),
+            attentions=self._settled("output_attentions", attentions),
             padding=padding,
         )
 
-    def _settled(self, name: str, asked: bool | None, default: bool) -> bool:
-        return bool(getattr(self._config, name, default) if asked is None else asked)
+    def _settled(self, name: str, asked: bool | None) -> bool:
+        return bool(getattr(self._config, name) if asked is None else asked)
 
     def _returned(self, output: Out, return_dict: bool | None) -> Out | tuple[Any, ...]:
         """The outputs of a call, as a tuple if that is asked for."""
-        return output if self._settled("return_dict", return_dict, True) else output.to_tuple()
+        return output if self._settled("return_dict", return_dict) else output.to_tuple()
 
     # --- Words -----------------------------------------------------------------------------
 
@@ -278,23 +320,40 @@ class PretrainedModel(nn.Module):
         """The decoder of a masked-language head; None for other models."""
         return decoder_of(self._graph, self.config)
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None) -> nn.Embedding:
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = False,
+    ) -> nn.Embedding:
         """Change the number of words; new rows are drawn.
 
         Args:
-            new_num_tokens: The new number of rows; None changes nothing.
+            new_num_tokens: The new number of rows; None for the present one.
+            pad_to_multiple_of: The number is raised to a multiple of this.
+            mean_resizing: Only False is supported: new rows come from Normal(0,
+                ``initializer_range``).
 
         Returns:
             The table of words.
 
         Raises:
-            ValueError: It is not a positive number.
+            ValueError: It is not a positive number, or ``mean_resizing`` is True.
             ConfigError: The padding token would have no row.
         """
-        if new_num_tokens is not None:
+        if mean_resizing:
+            raise ValueError(
+                "mean_resizing=True: new rows are drawn; write other values into them afterwards, "
+                "under torch.no_grad()"
+            )
+        size = new_num_tokens
+        if pad_to_multiple_of is not None:
+            size = self.config.vocab_size if size is None else size
+            size = -(-size // pad_to_multiple_of) * pad_to_multiple_of
+        if size is not None:
             from flodl.hf.surgery import resize_vocab
 
-            resize_vocab(self._graph, new_num_tokens)
+            resize_vocab(self._graph, size)
         return self.get_input_embeddings()
 
     # --- Memory ----------------------------------------------------------------------------
@@ -377,6 +436,7 @@ class PretrainedModel(nn.Module):
         state_dict: Mapping[str, Tensor] | None = None,
         force: bool = False,
         max_shard_size: int | str | None = None,
+        **others: Any,
     ) -> tuple[str, ...]:
         """Write the model as a directory that any tool for Hugging Face checkpoints loads.
 
@@ -390,6 +450,7 @@ class PretrainedModel(nn.Module):
             state_dict: None: the values of the model are written.
             force: Replace an existing model, with its tokenizer.
             max_shard_size: Bytes of tensors in one file, as a number or like ``"5GB"``.
+            **others: Arguments of transformers that mean nothing here, as None or False.
 
         Returns:
             The files written, by their names in the directory.
@@ -397,8 +458,13 @@ class PretrainedModel(nn.Module):
         Raises:
             FlodlError: The directory holds a model already.
             OSError: The system refused.
+            TypeError: There is no such argument.
             ValueError: ``max_shard_size`` is not a size, or an argument asks for something else.
         """
+        for name, value in others.items():
+            if value not in (None, False) and name not in ("save_peft_format", "token"):
+                reason = _ELSEWHERE.get(name, "see help(model.save_pretrained)")
+                raise TypeError(f"save_pretrained() takes no argument {name!r}: {reason}")
         if not safe_serialization:
             raise ValueError("safe_serialization=False: weights are only written as safetensors")
         if state_dict is not None:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack, final
 
@@ -23,7 +23,7 @@ from flodl.hf.export import save_model
 from flodl.hf.families import EncoderConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.hub import locate
-from flodl.hf.opening import Opening, Source, access_of, open_model, settled
+from flodl.hf.opening import Opening, Source, open_model, settled
 from flodl.hf.predict.batching import (
     Batching,
     TextEncoding,
@@ -129,16 +129,18 @@ class SentenceTransformer:
     ) -> None:
         given = {"device": device, "cache_dir": cache_folder, **opening, **(model_kwargs or {})}
         given = {name: value for name, value in given.items() if value is not None}
-        asked = settled(given, Opening, "SentenceTransformer", _REST)
+        access, asked = settled(given, "SentenceTransformer")
+        check_options(asked, Opening, "SentenceTransformer", _REST)
         src = _full_name(model_name_or_path)
-        place = locate(src, access_of(asked))
+        place = locate(src, access)
         settings = sentence_settings(place) or SentenceSettings()
-        if place.commit is not None:
-            asked["revision"] = place.commit
-        if settings.subfolder:
-            folders = [asked.get("subfolder", "").rstrip("/"), settings.subfolder]
-            asked["subfolder"] = "/".join(folder for folder in folders if folder)
-        opened = open_model(src, HeadKind.BASE, asked)
+        folders = [access.subfolder.rstrip("/"), settings.subfolder]
+        inside = replace(
+            access,
+            revision=place.commit or access.revision,
+            subfolder="/".join(folder for folder in folders if folder),
+        )
+        opened = open_model(src, HeadKind.BASE, {**asked, **asdict(inside)})
         self.graph, self.config = opened.graph, opened.config
         self.tokenizer = PreTrainedTokenizerFast.from_checkpoint(opened.checkpoint, opened.config)
         settings = replace(settings, max_length=_length_limit(settings, self.tokenizer))

@@ -12,11 +12,11 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Protocol, final
+from typing import Any, Final, Protocol, final
 
 from fdl.base.files import replacing
 from flodl.hf.errors import CheckpointFormatError, PickleOnlyError
@@ -60,6 +60,46 @@ class Access:
             raise ValueError(f"revision {self.revision!r} is not a branch, a tag or a commit")
         if isinstance(self.token, str) and not re.fullmatch(r"[!-~]+", self.token):
             raise ValueError("token is empty, or holds a space or a character that is not ASCII")
+
+
+_REACH: Final = frozenset(one.name for one in fields(Access))
+_REFUSED: Final[Mapping[str, str]] = {
+    "trust_remote_code": "flodl never runs code of a checkpoint: leave it out",
+    "use_auth_token": "give token=",
+    "force_download": "remove the repository from the cache first",
+    "resume_download": "downloads always continue: leave it out",
+    "proxies": "set HTTPS_PROXY",
+    "mirror": "set HF_ENDPOINT",
+    "return_unused_kwargs": "all fields are kept in the configuration",
+}
+"""Arguments of transformers that flodl does not have -> what to do instead."""
+
+
+def reach(
+    options: Mapping[str, Any], refused: Mapping[str, str] = _REFUSED, who: str = "from_pretrained"
+) -> tuple[Access, dict[str, Any]]:
+    """How a caller reaches a checkpoint, and the other arguments of the call.
+
+    Args:
+        options: The arguments of the call.
+        refused: Further arguments that flodl does not have -> what to do instead. None and False
+            ask for nothing.
+        who: The function that takes them, for messages.
+
+    Raises:
+        TypeError: flodl has nothing like an argument; the message says what to do instead.
+        ValueError: As for :class:`Access`.
+    """
+    known, others = {}, {}
+    for name, value in options.items():
+        instead = refused.get(name) or _REFUSED.get(name)
+        if name in _REACH:
+            known[name] = value
+        elif instead is None:
+            others[name] = value
+        elif value not in (None, False):
+            raise TypeError(f"{who}() takes no argument {name!r}: {instead}")
+    return Access(**known), others
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,26 +11,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
-import torch
 from torch import Tensor
 
 from flodl.errors import FlodlError
 from flodl.graph import Graph
 from flodl.hf.batch_encoding import Batch, mask_of
-from flodl.hf.build import build
 from flodl.hf.errors import DiskFull, need
 from flodl.hf.families import EncoderConfig, family_of
 from flodl.hf.families.family import IDS, MASK, TYPES
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.layers.layout import PLACES, POSITIONS, ChoiceOfLayout
 from flodl.hf.losses import some_at_padding
-from flodl.hf.model_call import ModelOutput, head_values
+from flodl.hf.model_call import ModelOutput, check_tensor, head_values
 from flodl.hf.opening import (
     HeadOpening,
     Opened,
     Source,
     open_model,
-    with_head,
 )
 from flodl.hf.pretrained import CLASSES, PretrainedModel
 from flodl.hf.text.files import TokenizerFiles, read_files
@@ -39,8 +36,6 @@ from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 if TYPE_CHECKING:
     from flodl.hf.encoder_model import EncoderModel
-
-Device = torch.device | str
 
 
 class Head(PretrainedModel):
@@ -102,18 +97,22 @@ class Head(PretrainedModel):
         return self._tokenizer
 
     @classmethod
-    def from_pretrained(cls, src: Source, **options: Unpack[HeadOpening]) -> Self:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Source, **options: Unpack[HeadOpening]
+    ) -> Self:
         """Open a checkpoint of this family.
 
         Args:
-            src: Directory, or repository on the Hub.
+            pretrained_model_name_or_path: Directory, or repository on the Hub.
             options: See :class:`~flodl.hf.opening.HeadOpening`.
 
         Raises:
             FlodlError: One of ``flodl.hf.errors``: the configuration, the weights or the Hub.
             FileNotFoundError: The directory does not exist, or files are missing in it.
         """
-        opened = open_model(src, cls.kind, options, family=cls.config_class)
+        opened = open_model(
+            pretrained_model_name_or_path, cls.kind, options, family=cls.config_class
+        )
         return cls.of_opened(opened, options.get("tokenizer"))
 
     @classmethod
@@ -128,32 +127,6 @@ class Head(PretrainedModel):
                 need("tokenizers")
                 head._files = read_files(opened.checkpoint)
         return head
-
-    @classmethod
-    def from_config(
-        cls, config: EncoderConfig, *, num_labels: int | None = None, device: Device = "cpu"
-    ) -> Self:
-        """Build a model with newly drawn values.
-
-        Args:
-            config: Of this family.
-            num_labels: Number of classes; by default that of the configuration, else two. If the
-                configuration names as many, the names stay.
-            device: Where the model is made.
-
-        Raises:
-            ConfigError: ``num_labels`` is not a positive number.
-        """
-        return cls(*cls._drawn(config, device, num_labels))
-
-    @classmethod
-    def _drawn(
-        cls, config: EncoderConfig, device: Device = "cpu", num_labels: int | None = None
-    ) -> tuple[EncoderConfig, Graph]:
-        if num_labels is not None and cls.kind.labelled:
-            config = config.replace(num_labels=num_labels)
-        config = with_head(config, cls.kind, {})
-        return config, build(config, device=device)
 
     def forward_encoded(self, enc: Batch, *, padding: bool | None = None) -> Tensor:
         """Compute logits for encoded texts, with gradients, in the current mode of the model.
@@ -268,6 +241,7 @@ class LabelledHead(Head):
             TypeError: There is no such argument.
             ValueError: There are neither ids nor vectors, or both, or labels do not fit.
         """
+        check_tensor("labels", labels)
         arguments = self._arguments(
             (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds),
             hidden_states=output_hidden_states,

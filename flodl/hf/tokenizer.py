@@ -12,7 +12,7 @@ from flodl.hf.errors import ConfigError, need
 from flodl.hf.families import AutoConfig, EncoderConfig, family_of
 from flodl.hf.families.family import IDS, MASK
 from flodl.hf.hub import locate
-from flodl.hf.source import CONFIG, Access, Checkpoint
+from flodl.hf.source import CONFIG, Checkpoint, reach
 from flodl.hf.text.call_options import (
     CallOptions,
     PaddingChoice,
@@ -32,15 +32,24 @@ from flodl.hf.text.calling import (
     padded,
     values_of,
 )
-from flodl.hf.text.conventions import check_settings, conventions, with_settings
+from flodl.hf.text.conventions import (
+    NOT_OF_TOKENIZERS,
+    check_settings,
+    conventions,
+    with_settings,
+)
 from flodl.hf.text.files import local_files, read_files
 from flodl.hf.text.source import TokenizerSource, from_files
-from flodl.hf.text.vocabulary import Vocabulary
+from flodl.hf.text.vocabulary import SPECIAL_NAMES, Vocabulary
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tokenizers import Encoding, Tokenizer
+
+
+_SETTINGS = ("model_max_length", "padding_side", "truncation_side")
+"""Attributes that a file of settings keeps."""
 
 
 @final
@@ -62,6 +71,11 @@ class PreTrainedTokenizerFast(Vocabulary):
     """
 
     def __init__(self, source: TokenizerSource, config: EncoderConfig | None = None) -> None:
+        if not isinstance(source, TokenizerSource):
+            raise TypeError(
+                f"{type(self).__name__} is made by from_pretrained(folder), from_file(path) or "
+                "from_inner(tokenizer)"
+            )
         model_type = None if config is None else config.model_type
         self.limit = None if config is None else position_limit(config)
         known = conventions(source.files, model_type, self.limit)
@@ -99,13 +113,7 @@ class PreTrainedTokenizerFast(Vocabulary):
         cls,
         pretrained_model_name_or_path: str | os.PathLike[str],
         *,
-        revision: str | None = None,
-        token: str | bool | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        local_files_only: bool = False,
-        subfolder: str = "",
         use_fast: bool = True,  # noqa: ARG003 - all tokenizers here are fast, with the same ids
-        trust_remote_code: bool | None = None,
         model_max_length: int | None = None,
         padding_side: Side | None = None,
         truncation_side: Side | None = None,
@@ -115,19 +123,15 @@ class PreTrainedTokenizerFast(Vocabulary):
 
         Args:
             pretrained_model_name_or_path: Directory or repository.
-            revision: Branch, tag or commit.
-            token: Sent to the Hub.
-            cache_dir: Where downloads are kept.
-            local_files_only: Never ask the network.
-            subfolder: Folder inside the directory or repository.
             use_fast: Without effect: all tokenizers here are fast, with the same ids.
-            trust_remote_code: False or None; code of a repository is never run.
             model_max_length: Tokens of a row that a call cuts or fills to.
             padding_side: The side that a call fills, ``"right"`` or ``"left"``.
             truncation_side: The side that a call cuts off.
-            **settings: True or False, instead of what ``tokenizer_config.json`` says:
+            **settings: ``revision``, ``token``, ``cache_dir``, ``local_files_only`` and
+                ``subfolder`` say how to reach it. Special tokens are given by name, such as
+                ``pad_token``. True or False, instead of what ``tokenizer_config.json`` says, are
                 ``do_lower_case``, ``strip_accents``, ``tokenize_chinese_chars``, ``keep_accents``,
-                ``split_by_punct``, ``add_prefix_space``.
+                ``split_by_punct`` and ``add_prefix_space``.
 
         Raises:
             TypeError: There is no such argument, or a setting is not True or False.
@@ -137,8 +141,9 @@ class PreTrainedTokenizerFast(Vocabulary):
             FileNotFoundError, HubError: The directory or repository cannot be reached.
             MissingDependencyError: The package tokenizers is not installed.
         """
-        check_settings(settings, trust_remote_code)
-        access = Access(revision, token, cache_dir, local_files_only, subfolder)
+        access, settings = reach(settings, NOT_OF_TOKENIZERS)
+        special = {name: settings.pop(name) for name in SPECIAL_NAMES if name in settings}
+        check_settings(settings)
         checkpoint = locate(pretrained_model_name_or_path, access)
         need("tokenizers")
         source = from_files(read_files(checkpoint))
@@ -151,6 +156,8 @@ class PreTrainedTokenizerFast(Vocabulary):
             made.padding_side = checked_side("padding_side", padding_side)
         if truncation_side is not None:
             made.truncation_side = checked_side("truncation_side", truncation_side)
+        if special:
+            made.add_special_tokens(special)
         return made
 
     @classmethod
@@ -188,7 +195,9 @@ class PreTrainedTokenizerFast(Vocabulary):
         Raises:
             OSError: The system refused.
         """
-        return self.source.save(path)
+        set_here = {name: getattr(self, name) for name in _SETTINGS}
+        known = {name: getattr(self._known, name) for name in _SETTINGS}
+        return self.source.save(path, {n: v for n, v in set_here.items() if v != known[n]})
 
     def save_pretrained(self, save_directory: str | os.PathLike[str]) -> tuple[str, ...]:
         """Write the tokenizer into a directory, and return the files written; see :meth:`save`."""
@@ -254,6 +263,7 @@ class PreTrainedTokenizerFast(Vocabulary):
         padding_side: Side | None = None,
         return_attention_mask: bool | None = None,
         return_tensors: TensorKind | None = None,
+        verbose: bool = True,  # noqa: ARG002 - nothing is said here
     ) -> BatchEncoding:
         """Fill rows that were encoded before to one width, as a collator does for each batch.
 
@@ -266,6 +276,7 @@ class PreTrainedTokenizerFast(Vocabulary):
             padding_side: ``"right"`` or ``"left"``; :attr:`padding_side` if not given.
             return_attention_mask: Whether rows get an attention mask that they do not have.
             return_tensors: ``"pt"``, ``"np"``, or None for what the rows are.
+            verbose: Without effect.
 
         Raises:
             ValueError: There are no ``input_ids``, or rows do not fit together, or there is no pad
@@ -354,9 +365,9 @@ class AutoTokenizer:
 
 
 # One class reads the tokenizers of all families; these are its names in programs for transformers.
-AlbertTokenizerFast = PreTrainedTokenizerFast
-BertTokenizerFast = PreTrainedTokenizerFast
-DebertaV2TokenizerFast = PreTrainedTokenizerFast
-DistilBertTokenizerFast = PreTrainedTokenizerFast
-RobertaTokenizerFast = PreTrainedTokenizerFast
-XLMRobertaTokenizerFast = PreTrainedTokenizerFast
+AlbertTokenizer = AlbertTokenizerFast = PreTrainedTokenizerFast
+BertTokenizer = BertTokenizerFast = PreTrainedTokenizerFast
+DebertaV2Tokenizer = DebertaV2TokenizerFast = PreTrainedTokenizerFast
+DistilBertTokenizer = DistilBertTokenizerFast = PreTrainedTokenizerFast
+RobertaTokenizer = RobertaTokenizerFast = PreTrainedTokenizerFast
+XLMRobertaTokenizer = XLMRobertaTokenizerFast = PreTrainedTokenizerFast

@@ -89,11 +89,14 @@ class AutoConfig:
         return _of_family({"model_type": model_type}, "AutoConfig", fields)
 
     @staticmethod
-    def from_pretrained(src: str | os.PathLike[str], **options: Any) -> EncoderConfig:
+    def from_pretrained(
+        pretrained_model_name_or_path: str | os.PathLike[str], **options: Any
+    ) -> EncoderConfig:
         """Read the family's configuration from a directory or a repository, without weights.
 
         Args:
-            src: A directory with a ``config.json``, or the name of a repository on the Hub.
+            pretrained_model_name_or_path: A directory with a ``config.json``, or the name of a
+                repository on the Hub.
             options: See :meth:`EncoderConfig.from_pretrained`.
 
         Raises:
@@ -102,7 +105,7 @@ class AutoConfig:
             FileNotFoundError: The directory does not exist, or it has no ``config.json``.
             HubError: The repository or its ``config.json`` cannot be downloaded.
         """
-        return _of_family(*config_of(src, options))
+        return _of_family(*config_of(pretrained_model_name_or_path, options))
 
 
 def _of_family(

@@ -226,16 +226,25 @@ def _is(step: Any, name: str) -> bool:
     return type(step).__name__ == name
 
 
-def check_settings(settings: Mapping[str, object], trust_remote_code: bool | None) -> None:
+NOT_OF_TOKENIZERS: Final = {
+    "config": "it is read from the same source",
+    "tokenizer_type": "it is read from the files",
+    "tokenizer_file": "call PreTrainedTokenizerFast.from_file(path)",
+    "clean_up_tokenization_spaces": "give it to decode()",
+    "split_special_tokens": "set tokenizer.backend_tokenizer.encode_special_tokens",
+    "from_slow": "every tokenizer is read from its files: leave it out",
+    "legacy": "every tokenizer works as its files say: leave it out",
+    "max_len": "give model_max_length=",
+}
+"""Arguments of transformers for tokenizers -> what to do instead."""
+
+
+def check_settings(settings: Mapping[str, object]) -> None:
     """Check the settings that a caller gives instead of those of the files.
 
     Raises:
-        TypeError: There is no such setting, it is not True or False, or code is to be run.
+        TypeError: There is no such setting, or it is not True or False.
     """
-    if trust_remote_code:
-        raise TypeError(
-            "trust_remote_code=True: code of a repository is never run; leave the argument out"
-        )
     for name, value in settings.items():
         if name not in ARGUMENTS:
             raise TypeError(

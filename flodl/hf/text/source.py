@@ -104,14 +104,24 @@ class TokenizerSource:
         if self._padding is not None:
             self._padding = {**self._padding, "pad_id": self.pad_id, "pad_token": token}
 
-    def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
-        """Write the tokenizer's files, and return them; see ``PreTrainedTokenizerFast.save``."""
+    def save(self, path: str | os.PathLike[str], told: Mapping[str, Any]) -> tuple[Path, ...]:
+        """Write the tokenizer's files, and return them; see ``PreTrainedTokenizerFast.save``.
+
+        Args:
+            path: A directory, or a file.
+            told: Settings that are others than in its files.
+        """
         target = Path(path)
         if target.suffix == ".json":
             written = {target: self._tokenizer_json(alone=True)}
         else:
             target.mkdir(parents=True, exist_ok=True)
-            written = {target / name: content for name, content in self._contents().items()}
+            contents = self._contents()
+            told = {**told, **{f"{role}_token": token for role, token in self._renamed.items()}}
+            if told:
+                read = {} if self.files is None else self.files.mapping(SETTINGS)
+                contents[SETTINGS] = as_json({**(read or self._settings()), **told})
+            written = {target / name: content for name, content in contents.items()}
         for file, content in written.items():
             with replacing(file) as stream:
                 stream.write(content)
@@ -120,13 +130,12 @@ class TokenizerSource:
     def _contents(self) -> dict[str, bytes]:
         """The files of a directory from which the tokenizer can be loaded."""
         if self.files is None:
-            return {TOKENIZER: self._tokenizer_json(alone=False), SETTINGS: self._settings()}
+            json = self._tokenizer_json(alone=False)
+            return {TOKENIZER: json, SETTINGS: as_json(self._settings())}
         whole = self.files.is_whole
         if whole or self._is_changed():
             beside = {n: b for n, b in self.files.contents.items() if n in (SETTINGS, SPECIAL)}
-            return (
-                {TOKENIZER: self._tokenizer_json(alone=False)} | beside | self._renamed_settings()
-            )
+            return {TOKENIZER: self._tokenizer_json(alone=False)} | beside
         return dict(self.files.contents)
 
     def _tokenizer_json(self, *, alone: bool) -> bytes:
@@ -159,22 +168,12 @@ class TokenizerSource:
             or _switched_off(build(self.files)).to_str() != self.inner.to_str()
         )
 
-    def _renamed_settings(self) -> dict[str, bytes]:
-        """The settings with the special tokens that were named since; nothing if none were."""
-        if not self._renamed or self.files is None:
-            return {}
-        settings = self.files.mapping(SETTINGS) | {
-            f"{role}_token": token for role, token in self._renamed.items()
-        }
-        return {SETTINGS: as_json(settings)}
-
-    def _settings(self) -> bytes:
+    def _settings(self) -> dict[str, Any]:
         """The minimal settings, which tell the reference what kind of tokenizer it is."""
         named = {f"{role}_token": self.special(role) for role in ROLES}
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast"} | {
+        return {"tokenizer_class": "PreTrainedTokenizerFast"} | {
             name: token for name, token in named.items() if token is not None
         }
-        return as_json(settings)
 
     def _length(self) -> int | None:
         # A truncation section only holds what the last call before saving used. So it counts only

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -26,7 +26,12 @@ _CLEANED = (
 
 NewTokens: TypeAlias = "str | AddedToken | Sequence[str | AddedToken]"
 
+_FRAME = {"bos": "cls", "eos": "sep"}
+"""Roles whose tokens are those of another role, in families whose texts these tokens frame."""
+
 _MORE = ("additional_special_tokens", "extra_special_tokens")
+SPECIAL_NAMES = (*(f"{role}_token" for role in ROLES), *_MORE)
+"""The names by which special tokens are given."""
 
 _CALL = "call tokenizer(texts, padding=True, return_tensors='pt')"
 _ELSEWHERE: Mapping[str, str] = {
@@ -41,6 +46,53 @@ _ELSEWHERE: Mapping[str, str] = {
     "train_new_from_iterator": "train backend_tokenizer, then PreTrainedTokenizerFast.from_inner",
 }
 """Names of ``transformers`` that have another name here -> what to write instead."""
+
+
+class _SpecialToken:
+    """A special token of a tokenizer, or None; set it to name another one.
+
+    Args:
+        text: What it is.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.__doc__ = text
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name.removesuffix("_id")
+        self.role = self.name.removesuffix("_token")
+
+    @overload
+    def __get__(self, words: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, words: Vocabulary, owner: type) -> str | None: ...
+    def __get__(self, words: Vocabulary | None, owner: type) -> Self | str | None:
+        return self if words is None else words._token_of(self.role)
+
+    def __set__(self, words: Vocabulary, token: str) -> None:
+        words.add_special_tokens({self.name: token})
+
+
+class _SpecialId(_SpecialToken):
+    """The id of a special token, or None; set it to name another one."""
+
+    @overload  # type: ignore[override]  # an id for each token
+    def __get__(self, words: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, words: Vocabulary, owner: type) -> int | None: ...
+    def __get__(self, words: Vocabulary | None, owner: type) -> Self | int | None:
+        if words is None:
+            return self
+        if self.role == "pad":
+            return words.pad_id
+        token = words._token_of(self.role)
+        return None if token is None else words.inner.token_to_id(token)
+
+    def __set__(self, words: Vocabulary, number: int) -> None:  # type: ignore[override]
+        token = words.inner.id_to_token(number)
+        if token is None:
+            raise ValueError(f"{number} is not the id of a token: name one by {self.name} = ...")
+        words.add_special_tokens({self.name: token})
 
 
 class Vocabulary:
@@ -92,88 +144,26 @@ class Vocabulary:
             named = self._model_pad_id
         return self.source.usual_pad_id if named is None else named
 
-    @property
-    def pad_token_id(self) -> int | None:
-        """The id of padding; None if there is none."""
-        return self.pad_id
+    pad_token_id = _SpecialId("The id of padding.")
 
     @property
     def pad_token_type_id(self) -> int:
         """The segment of padding."""
         return self._known.pad_token_type_id
 
-    @property
-    def pad_token(self) -> str | None:
-        """The token of padding; None if there is none. Set it to name another one."""
-        return None if self.pad_id is None else self.inner.id_to_token(self.pad_id)
-
-    @pad_token.setter
-    def pad_token(self, token: str) -> None:
-        self.add_special_tokens({"pad_token": token})
-
-    @property
-    def mask_token(self) -> str | None:
-        """The token that marks a gap, ``[MASK]`` or ``<mask>``; None if there is none."""
-        return self.source.special("mask")
-
-    @property
-    def mask_token_id(self) -> int | None:
-        """The id of the mask token."""
-        return self._id_of(self.mask_token)
-
-    @property
-    def cls_token(self) -> str | None:
-        """The first token of every row; None if there is none."""
-        return self.source.special("cls")
-
-    @property
-    def cls_token_id(self) -> int | None:
-        """The id of the first token."""
-        return self._id_of(self.cls_token)
-
-    @property
-    def sep_token(self) -> str | None:
-        """The token at the end of every text; None if there is none."""
-        return self.source.special("sep")
-
-    @property
-    def sep_token_id(self) -> int | None:
-        """The id of the token at the end of every text."""
-        return self._id_of(self.sep_token)
-
-    @property
-    def unk_token(self) -> str | None:
-        """The token for words that the vocabulary lacks; None if there is none."""
-        return self.source.special("unk")
-
-    @property
-    def unk_token_id(self) -> int | None:
-        """The id of the token for unknown words."""
-        return self._id_of(self.unk_token)
-
-    @property
-    def bos_token(self) -> str | None:
-        """The token that begins a text; None if the family has none."""
-        if self._known.framed_by_cls:
-            return self.source.named("bos") or self.cls_token
-        return self.source.special("bos")
-
-    @property
-    def bos_token_id(self) -> int | None:
-        """The id of the token that begins a text."""
-        return self._id_of(self.bos_token)
-
-    @property
-    def eos_token(self) -> str | None:
-        """The token that ends a text; None if the family has none."""
-        if self._known.framed_by_cls:
-            return self.source.named("eos") or self.sep_token
-        return self.source.special("eos")
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """The id of the token that ends a text."""
-        return self._id_of(self.eos_token)
+    pad_token = _SpecialToken("The token of padding.")
+    mask_token = _SpecialToken("The token that marks a gap, ``[MASK]`` or ``<mask>``.")
+    mask_token_id = _SpecialId("The id of the mask token.")
+    cls_token = _SpecialToken("The first token of every row.")
+    cls_token_id = _SpecialId("The id of the first token.")
+    sep_token = _SpecialToken("The token at the end of every text.")
+    sep_token_id = _SpecialId("The id of the token at the end of every text.")
+    unk_token = _SpecialToken("The token for words that the vocabulary lacks.")
+    unk_token_id = _SpecialId("The id of the token for unknown words.")
+    bos_token = _SpecialToken("The token that begins a text; in some families the first token.")
+    bos_token_id = _SpecialId("The id of the token that begins a text.")
+    eos_token = _SpecialToken("The token that ends a text; in some families that of every text.")
+    eos_token_id = _SpecialId("The id of the token that ends a text.")
 
     @property
     def special_tokens_map(self) -> dict[str, str]:
@@ -339,26 +329,31 @@ class Vocabulary:
         Raises:
             ValueError: There is no such name.
         """
-        named = {f"{role}_token": role for role in ROLES}
-        unknown = [name for name in special_tokens_dict if name not in (*named, *_MORE)]
+        unknown = [name for name in special_tokens_dict if name not in SPECIAL_NAMES]
         if unknown:
             raise ValueError(
-                f"there is no special token {unknown[0]!r}; there are {', '.join(named)} and "
-                f"{_MORE[0]}"
+                f"there is no special token {unknown[0]!r}; there are {', '.join(SPECIAL_NAMES)}"
             )
         added = 0
         for name, value in special_tokens_dict.items():
             added += self.add_tokens(value, special_tokens=True)
-            if name in named:
-                self.source.name_token(named[name], str(getattr(value, "content", value)))
+            if name not in _MORE:
+                role = name.removesuffix("_token")
+                self.source.name_token(role, str(getattr(value, "content", value)))
         return added
 
     def __getattr__(self, name: str) -> Any:
         told = _ELSEWHERE.get(name, "backend_tokenizer is the tokenizer of the package tokenizers")
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}: {told}")
 
-    def _id_of(self, token: str | None) -> int | None:
-        return None if token is None else self.inner.token_to_id(token)
+    def _token_of(self, role: str) -> str | None:
+        """The token with a role, such as ``cls``; None if there is none."""
+        if role == "pad":
+            return None if self.pad_id is None else self.inner.id_to_token(self.pad_id)
+        frame = _FRAME.get(role) if self._known.framed_by_cls else None
+        if frame is not None:
+            return self.source.named(role) or self.source.special(frame)
+        return self.source.special(role)
 
 
 def plain_ids(ids: Any) -> Any:

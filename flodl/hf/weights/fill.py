@@ -124,7 +124,7 @@ def fill(
     """
     if head_init not in (None, "random", "replace", "strict"):
         raise ValueError(f'head_init is "random", "replace", "strict" or None, not {head_init!r}')
-    wanted = None if dtype is None else _float_type(dtype)
+    wanted = None if dtype is None else float_type(dtype)
     matched = match(slots_of(graph), stored, config, head_init=head_init, allow_unused=allow_unused)
     tensors = stored.read({key for one in matched.fills for key in one.sources.values()})
     compute = wanted or _promoted(tensors.values())
@@ -196,7 +196,12 @@ def _reported(
     )
 
 
-def _float_type(dtype: torch.dtype | str) -> torch.dtype:
+def float_type(dtype: torch.dtype | str) -> torch.dtype:
+    """The type that a caller names.
+
+    Raises:
+        ValueError: It is not a type of floating-point numbers.
+    """
     found = _FLOATS.get(str(dtype).removeprefix("torch."))
     if found is None:
         raise ValueError(f"dtype is one of {', '.join(_FLOATS)}, not {dtype!r}")
@@ -360,6 +365,8 @@ def _mismatch(
         hint = '; to start with a new head give head_init="random"' if known else ""
     elif wrong.shapes and not any(keys.is_encoder_key(key, prefix) for key, *_ in wrong.shapes):
         hint = "; to replace the head give ignore_mismatched_sizes=True"
+    elif wrong.shapes:
+        hint = "; sizes are those of the weights, and resize_token_embeddings() changes the words"
     if wrapper := keys.prefix_of(wrong.missing, unused.values()):
         pattern = re.escape(wrapper)
         hint = f'; its names begin with {wrapper!r}: give key_mapping={{r"^{pattern}": ""}}'

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from flodl.train.plan import TrainingPlan
-    from flodl.train.run.training_state import Position
+    from flodl.train.run.loop_state import Position
 
 
 _EPOCHS = ("epochs", "num_epochs")

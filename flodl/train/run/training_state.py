@@ -36,6 +36,7 @@ from flodl.checkpoint.store import save_checkpoint, tensors_by_name
 from flodl.checkpoint.training import TrainingFile, describe_training, save_training_file
 from flodl.checkpoint.values import decode, encode
 from flodl.errors import CheckpointError
+from flodl.train.run.loop_state import BEGINNING, Position
 from flodl.train.run.part_states import (
     check_registered,
     checked_carried,
@@ -54,26 +55,6 @@ if TYPE_CHECKING:
     import os
 
     from flodl.train.run.part_states import Parts
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Position:
-    """The position of a training.
-
-    Attributes:
-        epoch: Number of complete epochs, which is the number of the current epoch, counted from 0.
-        step: Steps done in that epoch.
-        global_step: Optimizer steps done in the whole run.
-    """
-
-    epoch: int
-    step: int
-    global_step: int
-
-
-BEGINNING = Position(0, 0, 0)
-"""Where a new training begins."""
 
 
 @final

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from flodl import log
 from flodl.checkpoint.forms import CASTABLE
 from flodl.graph import Graph
+from flodl.train.step.tuned import needs_closure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -202,13 +203,6 @@ def _left_behind(parameter: Any, state: Any) -> bool:
         isinstance(value, torch.Tensor) and value.dim() > 0 and value.device != parameter.device
         for value in state.values()
     )
-
-
-def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer evaluates the loss itself in a step, as LBFGS does."""
-    # The method of the class: a scheduler of torch puts a wrapper into the object.
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def check_closure(optimizer: torch.optim.Optimizer, plan: TrainingPlan, world_size: int) -> None:

@@ -414,7 +414,6 @@ def test_the_precision_is_given_by_either_name(base, options, dtype):
         ({"device_map": "auto"}, TypeError, "'device_map': give device="),
         ({"load_in_8bit": True}, TypeError, "'load_in_8bit': give dtype="),
         ({"trust_remote_code": True}, TypeError, "flodl never runs code of a checkpoint"),
-        ({"output_hidden_states": True}, TypeError, r"model\(\*\*batch, output_hidden_states=True"),
         ({"attn_implementation": "flash_attention_2"}, ValueError, "scaled_dot_product_attention"),
         ({"dtype": "bfloat16", "torch_dtype": "float16"}, ValueError, "contradict each other"),
         ({"use_safetensors": False}, ValueError, "only reads safetensors"),

@@ -453,7 +453,7 @@ def test_auto_tokenizer_takes_the_settings_of_a_call(tmp_path):
         AutoTokenizer.from_pretrained(directory, do_lower_case="no")
     with pytest.raises(ValueError, match=r"add_prefix_space has no effect on .*vocab\.txt; it tak"):
         AutoTokenizer.from_pretrained(directory, add_prefix_space=True)
-    with pytest.raises(TypeError, match="code of a repository is never run"):
+    with pytest.raises(TypeError, match="flodl never runs code of a checkpoint"):
         AutoTokenizer.from_pretrained(directory, trust_remote_code=True)
     with pytest.raises(ValueError, match="padding_side is 'right' or 'left'"):
         AutoTokenizer.from_pretrained(directory, padding_side="up")

@@ -31,9 +31,10 @@ from flodl.data import DataLoader
 from flodl.errors import ArchitectureMismatch, CheckpointError, ShapeMismatch
 from flodl.train.observers.checkpoints import CheckpointKeeper
 from flodl.train.observers.ema import WeightAverage
+from flodl.train.run.loop_state import Position
 from flodl.train.run.part_states import Parts
 from flodl.train.run.run_directory import RunDirectory
-from flodl.train.run.training_state import Position, TrainingState
+from flodl.train.run.training_state import TrainingState
 
 from .programs import line, network
 
