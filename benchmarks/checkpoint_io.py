@@ -44,8 +44,9 @@ from flodl.checkpoint import (
 from flodl.checkpoint.container import write_container
 from flodl.checkpoint.store import checkpoint_strings, tensors_by_name
 from flodl.graph import FlowBuilder, Graph
+from flodl.train.run.loop_state import Position
 from flodl.train.run.part_states import Parts
-from flodl.train.run.training_state import Position, TrainingState
+from flodl.train.run.training_state import TrainingState
 from flodl.worker import CpuWorker
 
 LAYERS = 100

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from flodl.monitor import RunInfo, StepFilesSink, StepSeries
+from flodl.monitor import RunInfo, StepSeries
 from flodl.monitor.records import EpochRecord
 from flodl.monitor.resources import ResourceSample
+from flodl.monitor.step_files import StepFilesSink
 
 EPOCHS = 20
 _STATES = ("complete",) * 12 + ("failed", "interrupted", "diverged")

@@ -19,7 +19,6 @@ from .checkpoint import (
     checkpoint_keys as checkpoint_keys,
     checkpoint_metadata as checkpoint_metadata,
     checkpoint_version as checkpoint_version,
-    config_sidecar as config_sidecar,
     load_checkpoint as load_checkpoint,
     load_checkpoint_file as load_checkpoint_file,
     load_optimizer_state as load_optimizer_state,
@@ -63,7 +62,6 @@ from .errors import (
 from .graph import (
     ArgmaxSelector as ArgmaxSelector,
     BatchArgmaxSelector as BatchArgmaxSelector,
-    Capturable as Capturable,
     FixedSelector as FixedSelector,
     FlowBuilder as FlowBuilder,
     Graph as Graph,
@@ -115,17 +113,12 @@ from .memory import (
 )
 from .monitor import (
     Account as Account,
-    CsvSink as CsvSink,
     EpochMetrics as EpochMetrics,
     EpochRecord as EpochRecord,
     EventKind as EventKind,
     GpuMetrics as GpuMetrics,
     GpuSnapshot as GpuSnapshot,
-    HtmlSink as HtmlSink,
     IdleGap as IdleGap,
-    JsonlSink as JsonlSink,
-    LogSink as LogSink,
-    MediaRecord as MediaRecord,
     MlflowSink as MlflowSink,
     Monitor as Monitor,
     RankMetrics as RankMetrics,
@@ -135,7 +128,6 @@ from .monitor import (
     StepProgress as StepProgress,
     StepSeries as StepSeries,
     TensorBoardSink as TensorBoardSink,
-    TerminalSink as TerminalSink,
     TimeLedger as TimeLedger,
     Timeline as Timeline,
     TimelineEvent as TimelineEvent,
@@ -222,10 +214,8 @@ from .rng import (
 )
 from .train import (
     Callback as Callback,
-    EarlyStop as EarlyStop,
     Rewind as Rewind,
     RunDirectory as RunDirectory,
-    StepEngine as StepEngine,
     Terminated as Terminated,
     TrainedState as TrainedState,
     TrainingRun as TrainingRun,
@@ -238,11 +228,11 @@ from .train.entry import (
 from .train.observers.checkpoints import (
     load_best as load_best,
 )
-from .train.plain_loop.ddp import (
-    Ddp as Ddp,
-)
 from .train.plain_loop.setup import (
     SetupConfig as SetupConfig,
+)
+from .train.plain_loop.shared_loop import (
+    Ddp as Ddp,
 )
 from .train.run.verify import (
     verify_run as verify_run,

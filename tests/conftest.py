@@ -20,7 +20,7 @@ from hypothesis import settings
 
 from fdl.base.masking import KNOWN
 from fdl.plan.heap import TUNABLES_VARIABLE, tunables
-from tests import fork_server, later, surroundings, typed
+from tests import fork_server, later, surroundings, temporary_folder, typed
 
 pytest_plugins = ["tests.skipped"]
 
@@ -28,12 +28,12 @@ pytest_plugins = ["tests.skipped"]
 settings.register_profile("flodl", deadline=None)
 settings.load_profile("flodl")
 
-_SURROUNDINGS = tempfile.TemporaryDirectory(prefix="flodl-surroundings-")
-surroundings.hide(Path(_SURROUNDINGS.name))
+if not surroundings.are_hidden():
+    temporary_folder.make()
+    surroundings.hide(Path(tempfile.mkdtemp(prefix="surroundings-")))
 
 # What trainings find out about this machine must not reach the cache of the user's own ones.
-_CACHE = tempfile.TemporaryDirectory(prefix="flodl-cache-")
-os.environ["FLODL_CACHE_DIR"] = _CACHE.name
+os.environ["FLODL_CACHE_DIR"] = tempfile.mkdtemp(prefix="flodl-cache-")
 
 # A background job ignores Ctrl-C, and one started by nohup ignores SIGHUP. Programs that the tests
 # start would inherit that, and would not notice the signals that the tests send.

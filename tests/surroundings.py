@@ -54,13 +54,18 @@ _SET = {
 _SETTINGS_OF_GIT = "[safe]\n\tdirectory = *\n"
 
 
+def are_hidden() -> bool:
+    """Whether they are hidden, by this process or by the one that started it."""
+    return _VARIABLE in os.environ
+
+
 def hide(folder: Path) -> None:
     """Give the tests an environment of their own, unless the process that started this did.
 
     Args:
         folder: Empty; for the home of the tests, and for links to programs.
     """
-    if _VARIABLE in os.environ:
+    if are_hidden():
         return
     os.umask(0o022)
     folder.chmod(0o755)  # some programs run as another user

@@ -152,4 +152,10 @@ def test_the_processes_of_a_run_share_one_that_ends_with_the_last_of_them() -> N
     wait_for(lambda: not list(Path(tempfile.gettempdir()).glob(f"fork-{run[:16]}-*")))
 
 
+def test_it_has_its_own_folder_for_temporary_files(tmp_path: Path) -> None:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    program = "import tempfile; print(tempfile.gettempdir())"
+    assert fork_server.python("-c", program, env=env, torch=True).stdout == f"{tmp_path}\n"
+
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are forked on Linux")

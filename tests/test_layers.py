@@ -25,17 +25,21 @@ def modules(package: str) -> dict[str, Path]:
     return found
 
 
-def imported(tree: ast.AST, package: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each import of a module: what it names, and names in that; those for types are left out.
+def imported(
+    tree: ast.AST, package: list[str], *, types: bool = False
+) -> Iterator[tuple[str, list[str]]]:
+    """Each import of a module: what it names, and names in that.
 
     Args:
         tree: A syntax tree.
         package: The parts of the package's name, for relative imports.
+        types: Whether imports for types alone count.
     """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.expr):
             continue  # most of a file, and without an import
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if for_types and not types:
             for other in node.orelse:
                 yield from imported(ast.Module([other], []), package)
             continue
@@ -45,11 +49,11 @@ def imported(tree: ast.AST, package: list[str]) -> Iterator[tuple[str, list[str]
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield base, [one.name for one in node.names]
-        yield from imported(node, package)
+        yield from imported(node, package, types=types)
 
 
 @cache
-def edges(package: str) -> dict[str, set[str]]:
+def edges(package: str, *, types: bool = False) -> dict[str, set[str]]:
     """Module -> the modules of the same package that it imports, at its top or in a function."""
     known = modules(package)
     found: dict[str, set[str]] = {}
@@ -57,7 +61,8 @@ def edges(package: str) -> dict[str, set[str]]:
         parts = name.split(".")
         inside = parts if file.name == "__init__.py" else parts[:-1]
         named = set()
-        for base, names in imported(ast.parse(file.read_text(encoding="utf-8")), inside):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for base, names in imported(tree, inside, types=types):
             for one in names or [""]:
                 whole = f"{base}.{one}".rstrip(".")
                 named.add(whole if whole in known else base)
@@ -99,6 +104,12 @@ def layers(package: str) -> dict[str, int]:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_file_reaches_itself_through_its_imports(package):
     assert cycles(edges(package)) == []
+
+
+def test_no_file_of_a_training_reaches_itself_even_through_imports_for_types():
+    graph = edges("flodl", types=True)
+    trains = {name for name in graph if part(name) in ("train", "ranks")}
+    assert cycles({name: graph[name] & trains for name in trains}) == []
 
 
 @each_row("package", PACKAGES)
@@ -149,6 +160,7 @@ def test_imports_in_functions_count_and_those_for_types_do_not():
     )
     found = dict(imported(ast.parse(code), ["a", "b"]))
     assert found == {"typing": ["TYPE_CHECKING"], "otherwise": [], "a.b": ["near"], "a": ["far"]}
+    assert dict(imported(ast.parse(code), ["a", "b"], types=True)) == found | {"types_only": []}
 
 
 def test_a_cycle_is_found_and_what_hangs_on_it_is_not():

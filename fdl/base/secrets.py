@@ -79,6 +79,20 @@ def is_secret_name(name: str) -> bool:
     The last word decides; ``pad_token`` and ``sort_key`` are ordinary. So is the variable ``PWD``,
     the working folder.
     """
+    known = _judged.get(name)
+    if known is None:
+        if len(_judged) >= _MOST_JUDGED:
+            _judged.clear()
+        known = _judged[name] = _is_secret_name(name)
+    return known
+
+
+_judged: dict[str, bool] = {}
+"""Thousands of runs have settings of the same names."""
+_MOST_JUDGED = 4096
+
+
+def _is_secret_name(name: str) -> bool:
     words = _split(name) if name != "PWD" else []
     if not words:
         return False

@@ -21,7 +21,7 @@ from fdl.base import layout as layout, output
 from fdl.base.masking import KNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
@@ -30,10 +30,11 @@ TROUBLE = "bold red"
 
 
 class _Table(Table):
-    """Aligned columns. In a pipe, where nothing is cut or coloured, rich need not measure them."""
+    """Aligned columns. Where every cell fits, rich need not measure them: it takes long."""
 
     heads: list[str | Text]
     body: list[list[str | Text]]
+    styles: Sequence[str]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The lines of the table."""
@@ -42,17 +43,47 @@ class _Table(Table):
         widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
         # rich knows what to do with line breaks and control characters, and with too little room.
         sound = all(map(str.isprintable, chain.from_iterable(rows)))
-        fits = sum(widths) + 2 * len(widths) <= options.max_width
-        if console.is_terminal or console.color_system or not (sound and fits):
+        fits = sum(widths) + 2 * (len(widths) - 1) <= options.max_width
+        is_coloured = console.is_terminal or console.color_system
+        if not (sound and fits) or (is_coloured and (self.styles or self._has_spans())):
             yield from super().__rich_console__(console, options)
             return
+        styles = [["bold"] * len(self.heads)] if self.show_header else []
+        styles += [[_style_of(cell) for cell in row] for row in self.body]
         right = [one.justify == "right" for one in self.columns]
-        for row in rows:
-            cells = []
-            for cell, width, is_right in zip(row, widths, right, strict=True):
-                blanks = " " * (width - cell_len(cell))
-                cells.append(blanks + cell if is_right else cell + blanks)
-            yield Segment("  ".join(cells).rstrip() + "\n")
+        for row, looks in zip(rows, styles, strict=True):
+            yield from self._line(row, looks, widths, right, console)
+
+    def _line(
+        self,
+        row: list[str],
+        looks: list[str],
+        widths: list[int],
+        right: list[bool],
+        console: Console,
+    ) -> Iterator[Segment]:
+        """One line, in one piece between cells that have a style."""
+        plain = ""
+        for cell, look, width, is_right in zip(row, looks, widths, right, strict=True):
+            blanks = " " * (width - cell_len(cell))
+            plain += blanks if is_right else ""
+            if look and cell:
+                yield Segment(plain)
+                yield Segment(cell, console.get_style(look))
+                plain = ""
+            else:
+                plain += cell
+            plain += "  " if is_right else f"{blanks}  "
+        yield Segment(plain.rstrip() + "\n")
+
+    def _has_spans(self) -> bool:
+        """Whether a part of a cell has a style of its own."""
+        cells = chain(self.heads, chain.from_iterable(self.body))
+        return any(isinstance(cell, Text) and bool(cell.spans) for cell in cells)
+
+
+def _style_of(cell: str | Text) -> str:
+    return str(cell.style) if isinstance(cell, Text) else ""
 
 
 def table(
@@ -86,6 +117,7 @@ def table(
             no_wrap=place not in (wrap or (count - 1,)),
             overflow="fold" if place in wrap else "ellipsis",
         )
+    drawn.styles = styles
     drawn.body, drawn.heads = [list(row) for row in body], list(heads)
     for row in body:
         # Blanks that fill a column have no style, so that none of them ends a line.

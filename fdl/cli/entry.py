@@ -305,7 +305,7 @@ def _explain(
 ) -> int:
     """Show a requested page, or report a word that is not a command."""
     if not selected.known:
-        return _report(selected)
+        return _report(selected, project)
     if selected.refreshes:
         from fdl.cli.commands.schema import refresh_one
 
@@ -316,26 +316,19 @@ def _explain(
     return 0
 
 
-def _report(unknown: Selection) -> int:
+def _report(unknown: Selection, project: Project) -> int:
     from fdl.base import output
-    from fdl.base.global_flags import GLOBAL_FLAGS, misplaced
-    from fdl.base.suggest import nearest
     from fdl.manifest.builtins import BUILTINS
-    from fdl.manifest.select.command import of_the_project_above
+    from fdl.manifest.select.unknown import hint_about
 
     level, token = unknown.level, unknown.name
     is_flag = token.startswith("-")
-    names = [*([] if level.names else BUILTINS), *level.commands]
-    close = nearest(token, GLOBAL_FLAGS if is_flag else names)
-    typed = close if is_flag else level.typed(close or "")
     problem = f"unknown {'option' if is_flag else 'command'}: {' '.join([*level.names, token])}"
-    hint = misplaced(token, level.manifest.env) or (f"did you mean `{typed}`?" if close else "")
-    if not (is_flag or level.names):
-        hint = of_the_project_above(level, token) or hint
-        if not level.commands:
-            file = level.manifest.found.path.removeprefix(f"{level.root}{os.sep}")
-            problem += f"; {file} has no commands"
-            hint = hint or f"add `commands: {{{token}: {{run: …}}}}` to {file}"
+    hint = hint_about(unknown, project, () if level.names else BUILTINS)
+    if not (is_flag or level.names or level.commands):
+        file = level.manifest.found.path.removeprefix(f"{level.root}{os.sep}")
+        problem += f"; {file} has no commands"
+        hint = hint or f"add `commands: {{{token}: {{run: …}}}}` to {file}"
     output.error(problem, hint)
     usage = level.typed("[<command>]") if level.names else _USAGE
     output.see(usage, level.typed())

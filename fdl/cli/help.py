@@ -94,6 +94,7 @@ def _front(
         page.table(panel, [Row(name, summary(name)) for name in names])
     page.table("Options", _OPTIONS)
     if project is None:
+        page.prose("Write a project around a script that exists: `fdl adopt train.py`.")
         page.prose("Start a project with `fdl init demo`.")
 
 

@@ -21,6 +21,13 @@ Path = tuple[str | int, ...]
 Place = tuple[str, int, int]
 _Mistake = tuple[Place, str]
 
+_CALLED_HERE = {
+    "cmd": "run", "command": "run", "exec": "run", "script": "run",
+    "depends": "needs", "depends_on": "needs", "deps": "needs",
+    "dir": "cwd", "workdir": "cwd", "desc": "description", "environment": "env",
+}  # fmt: skip
+"""Keys of commands in other tools -> those of fdl."""
+
 _ROOT_HINTS = {
     "model": "it is reserved; remove it",
     "scripts": "scripts have moved into `commands`: write `commands: {NAME: {run: …}}`",
@@ -97,7 +104,7 @@ def _mistake(root: Node, kind: str, path: Path, details: dict[str, Any]) -> _Mis
         path = path[:-1]
     *_, node = _steps(root, path)
     if kind == "extra_forbidden":
-        return _key_place(node), _unknown_key(path)
+        return _key_place(node), _unknown_key(path, node)
     if kind == "empty":
         return _key_place(node), f"`{dotted(path)}` has no value; {empty(str(path[-1]))}"
     if kind.startswith("refused"):
@@ -108,6 +115,8 @@ def _mistake(root: Node, kind: str, path: Path, details: dict[str, Any]) -> _Mis
     described, remedy = REDACTED, _remedy(kind, node.value, details)
     if not _is_secret(root, path):
         described = _described(node) + (f" (from {node.reference})" if node.reference else "")
+    if path[:-1] == ("commands",) and isinstance(node.value, str):
+        remedy = f"; write `{path[1]}: {{run: …}}`"
     return _place(node), f"`{dotted(path)}` {demand}, not {described}{remedy}"
 
 
@@ -211,7 +220,7 @@ def _described(node: Node) -> str:
     return f'the text "{short}"' if isinstance(value, str) else short
 
 
-def _unknown_key(path: Path) -> str:
+def _unknown_key(path: Path, node: Node) -> str:
     known = keys(_model(path[:-1]))
     key = str(path[-1])
     problem = f"unknown key `{dotted(path)}`"
@@ -223,6 +232,10 @@ def _unknown_key(path: Path) -> str:
             f"{problem}; a command holds no commands: write them into {name}/fdl.yml, "
             f"or beside `{name}` with `path: .`"
         )
+    if len(path) == 1 and {"run", "path", "entry"} & {*node.mapping}:
+        return f"{problem}; commands stand below `commands:`"
+    if len(path) == 3 and path[0] == "commands" and key in _CALLED_HERE:
+        return f"{problem}; it is called `{_CALLED_HERE[key]}` here"
     if close := nearest(key, known):
         return f"{problem}; did you mean `{close}`?"
     homes = [name for name, section in SECTIONS.items() if key in keys(section)]

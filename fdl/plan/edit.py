@@ -28,6 +28,7 @@ from fdl.manifest.read import is_json, parse as parse_manifest
 from fdl.manifest.secrecy import printable
 from fdl.manifest.select.level import PATH, PRESET, RUN, SECTIONS, enter
 from fdl.manifest.select.project import Project
+from fdl.manifest.select.unknown import set_below
 from fdl.manifest.source import shown
 from fdl.plan.inspect import page_of, resolved
 
@@ -171,6 +172,8 @@ def prepare(
     folder = names
     if not names and not page and not asked:
         project.require_overlay_for("the project's own manifest")
+        if not level.entry and lookup(level.manifest.node, keys) is None:
+            _require_here(project, path, value)
     if not page and keys[0] == "commands":
         names = [*names, *keys[1:2]]
     new = _new_value(value, keys)
@@ -178,7 +181,7 @@ def prepare(
     text = _spliced(before, file, keys, new)
     change = Change(before, file, keys, text, page.command if page else names, project.directory)
     change.after.check(file)
-    if keys[0] == "training" and new.node.value is not None:
+    if keys[0] in ("training", "options") and new.node.value is not None:
         _require_reader(change.project(project), folder)
     change.fields = Report(change.after.manifest, change.root).explain(keys)
     _require_effect(change, new.node)
@@ -204,6 +207,17 @@ def _nested(project: Project, keys: tuple[str, ...]) -> tuple[Level, tuple[str, 
         level = enter(level, keys[1], project.child)
         keys = keys[2:]
     return level, keys
+
+
+def _require_here(project: Project, path: str, value: str) -> None:
+    """Refuse a setting of a command whose manifest has it already, because none reads it here."""
+    field, command = set_below(project, path)
+    if command and field.partition(".")[0] in (*SECTIONS, "options"):
+        raise UsageError(
+            f"no program reads `{path}` of {shown(project.found.path)}: it is a setting of "
+            f"`fdl {command}`",
+            hint=f"fdl config set --for {shlex.quote(command)} {field} {shlex.quote(value)}",
+        )
 
 
 def _require_reader(project: Project, names: Sequence[str]) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from fdl.base.errors import FdlError, SelectionError, UsageError
-from fdl.base.global_flags import GLOBAL_FLAGS, misplaced
 from fdl.base.masking import KNOWN, PLAN_VARIABLE
 from fdl.base.secrets import REDACTED, is_secret
-from fdl.base.suggest import did_you_mean
 from fdl.manifest.inspect.document import SCHEMA_VERSION, node_of
 from fdl.manifest.inspect.field import (
     OVERRIDDEN,
@@ -23,8 +21,9 @@ from fdl.manifest.inspect.field import (
 )
 from fdl.manifest.node import Node
 from fdl.manifest.secrecy import tree
-from fdl.manifest.select.command import Selection, of_the_project_above
+from fdl.manifest.select.command import Selection
 from fdl.manifest.select.level import PRESET, RUN, Level
+from fdl.manifest.select.unknown import hint_about
 from fdl.plan.command import plan_of
 from fdl.plan.generate import FIELDS, RIVALS, present, removed_by, settings, spelled
 from fdl.plan.planner import Planner
@@ -148,7 +147,7 @@ def page_of(project: Project, words: Sequence[str]) -> Selection:
     """
     page = project.select(words, help_wanted=True) if words else None
     if page and not page.known:
-        raise unknown(page)
+        raise unknown(page, project)
     if page and (page.name or page.level.entry):
         return page
     level = page.level if page else project.level()
@@ -168,7 +167,7 @@ def resolved(project: Project, words: Sequence[str], place: Host) -> Command:
     """
     selected = project.select(words) if words else None
     if selected and not selected.known:
-        raise unknown(selected)
+        raise unknown(selected, project)
     page = page_of(project, words)
     if selected is None or not selected.runs:
         raise UsageError(f"`{page.level.typed()}` runs nothing", hint="leave out --refresh-schema")
@@ -179,21 +178,17 @@ def resolved(project: Project, words: Sequence[str], place: Host) -> Command:
     return Command(page, plan, place, project.warnings)
 
 
-def unknown(found: Selection) -> FdlError:
+def unknown(found: Selection, project: Project) -> FdlError:
     """The error for a word that does not name a command, with the nearest name."""
     level, token = found.level, found.name
+    hint = hint_about(found, project)
     if token.startswith("-"):
-        flags = ("--json", *GLOBAL_FLAGS)
-        hint = did_you_mean(token, flags, "options of a command stand behind it")
-        hint = misplaced(token, level.manifest.env) or hint
+        hint = hint or "options of a command stand behind it"
         return UsageError(f"unknown option: {token}", hint=hint)
-    every = "`fdl list` names them all"
-    hint = did_you_mean(token, level.commands, every, typed=level.typed("{}"))
     problem = f"unknown command: {' '.join([*level.names, token])}"
     if not level.names:
         problem += f"; and there is no fdl.{token}.yml in {level.root}"
-        hint = of_the_project_above(level, token) or hint
-    return SelectionError(problem, hint=hint)
+    return SelectionError(problem, hint=hint or "`fdl list` names them all")
 
 
 _FLAGS = {(section, field): flag for section, field, flag in FIELDS}

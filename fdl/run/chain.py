@@ -95,7 +95,7 @@ class Chain:
         """
         selected = self._project.select(words)
         if not selected.runs:
-            raise _refused(selected, words)
+            raise _refused(selected, words, self._project)
         self.add(plan_of(selected, self._project, self._place))
 
     def _add(self, plan: Plan, above: dict[_Key, Node]) -> int:
@@ -218,7 +218,7 @@ def _lines(project: Project, tokens: Sequence[str], jobs: int) -> list[list[str]
             env = ["--env", project.env] if project.env else []
             joined = [*words[: place - 1], f'"{words[place - 1]} {word}"', *words[place + 1 :]]
             typed = " ".join(["fdl", *env, "--jobs", str(jobs), *joined])
-            refused = unknown(project.select([word]))
+            refused = unknown(project.select([word]), project)
             refused.hint = f"write words that belong together as one: {typed}"
             raise refused
     return [_split(level, word) for word in words]
@@ -230,7 +230,7 @@ def _belongs(project: Project, word: str, before: str) -> bool:
     return bool(reached.names) and not rest and word in reached.commands
 
 
-def _refused(selected: Selection, words: Sequence[str]) -> FdlError:
+def _refused(selected: Selection, words: Sequence[str], project: Project) -> FdlError:
     """The error for words that are not a command that runs."""
     if not selected.known and words[0] in BUILTINS:
         return UsageError(
@@ -238,7 +238,7 @@ def _refused(selected: Selection, words: Sequence[str]) -> FdlError:
             hint=f"fdl {' '.join(words)}",
         )
     if not selected.known:
-        return unknown(selected)
+        return unknown(selected, project)
     return UsageError(
         f"`fdl {' '.join(words)}` runs nothing by itself",
         hint=f"`fdl {' '.join(words)} --help` lists its commands",

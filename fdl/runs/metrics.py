@@ -7,8 +7,9 @@ import io
 import json
 import math
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdl.base.errors import UsageError
 from fdl.base.files import read_json, read_own
@@ -38,10 +39,6 @@ _RECORDED = {"lr", "grad_norm"}
 """What the Trainer records beside the metrics of a program."""
 
 
-def _text(file: Path) -> io.StringIO:
-    return io.StringIO(read_own(file, "replace"), newline="")
-
-
 class Best(NamedTuple):
     """A metric's best value, and the first epoch (from 1) or step with that value."""
 
@@ -56,8 +53,6 @@ class Metrics:
         names: Metrics in the order of the table.
         epochs: The last epoch of the table, counted from 1; 0 without one.
         unit: What the rows are numbered by: ``epoch``, or ``step`` of an imported run.
-        rows: The number of each epoch, and its metrics.
-        seconds: The wall time of each row, if the table has one.
         steps: The step at the end of each row, if the table has one.
     """
 
@@ -66,35 +61,26 @@ class Metrics:
         names: list[str],
         rows: list[tuple[int, dict[str, float]]],
         unit: str = "epoch",
-        seconds: Sequence[float] = (),
         steps: Sequence[float] = (),
     ) -> None:
         self.names = names
-        self.rows = rows
+        self._rows = rows
         self.unit = unit
-        self.seconds = seconds
         self.steps = steps
 
     @classmethod
-    def read(cls, file: Path) -> Metrics:
+    def read(cls, file: str | Path) -> Metrics:
         """Read ``metrics.csv``. Skip broken lines; without the file, return empty metrics."""
         try:
-            table = [row for row in csv.reader(_text(file)) if row]
+            first, *lines = _lines(read_own(file, "replace")) or [""]
         except (OSError, csv.Error):
-            table = []
-        heading, *lines = table or [[]]
+            first, lines = "", []
+        heading = _cut(first)
         # Resource columns are the last ones: a metric may have the same name as one of them.
         end = len(heading) - len(RESOURCES)
         if tuple(heading[:2]) != FIRST or tuple(heading[end:]) != RESOURCES:
             return cls([], [])
-        names = heading[2:end]
-        rows, seconds = [], []
-        for line in lines:
-            if len(line) != len(heading) or not line[0].isdecimal():
-                continue
-            rows.append((int(line[0]), _cells(names, line[2:end])))
-            seconds.append(_number(line[1]))
-        return cls(names, rows, seconds=seconds)
+        return _TableMetrics(heading[2:end], lines)
 
     @classmethod
     def of_program(cls, folder: Path, unit: str = "epoch") -> Metrics:
@@ -131,6 +117,16 @@ class Metrics:
         )
 
     @property
+    def rows(self) -> list[tuple[int, dict[str, float]]]:
+        """The number of each epoch, and its metrics."""
+        return self._rows
+
+    @property
+    def seconds(self) -> list[float]:
+        """The wall time of each row, if the table has one."""
+        return []
+
+    @property
     def epochs(self) -> int:
         """The last epoch of the table; 0 if its rows are steps."""
         if self.unit != "epoch":
@@ -150,8 +146,74 @@ class Metrics:
 
     def best(self, metric: Metric) -> Best | None:
         """The best value of a metric over all epochs; nan or infinity only without others."""
-        found = [Best(row[metric.name], epoch) for epoch, row in self.rows if metric.name in row]
-        return min(found, key=lambda one: (*metric.order(one.value), one.epoch), default=None)
+        name = metric.name
+        found = [(row[name], epoch) for epoch, row in self.rows if name in row]
+        finite = [one for one in found if math.isfinite(one[0])]
+        if not finite:
+            return min((Best(*one) for one in found), key=lambda one: one.epoch, default=None)
+        best = max(finite)[0] if metric.higher else min(finite)[0]
+        return Best(best, min(epoch for value, epoch in finite if value == best))
+
+
+class _TableMetrics(Metrics):
+    """The metrics in the lines of ``metrics.csv``.
+
+    A list of thousands of runs shows the last line of each, so no other one is cut for it.
+    """
+
+    def __init__(self, names: list[str], lines: list[_Line]) -> None:
+        super().__init__(names, [])
+        width = len(FIRST) + len(names) + len(RESOURCES)
+        self._lines = [line for line in lines if _is_row(line, width)]
+
+    @cached_property
+    def rows(self) -> list[tuple[int, dict[str, float]]]:
+        return [(_epoch(line), self._metrics(line)) for line in self._lines]
+
+    @property
+    def seconds(self) -> list[float]:
+        return [_number(_cut(line)[1]) for line in self._lines]
+
+    @property
+    def epochs(self) -> int:
+        return max(map(_epoch, self._lines), default=0)
+
+    def last(self) -> dict[str, float]:
+        return self._metrics(self._lines[-1]) if self._lines else {}
+
+    def latest(self) -> dict[str, float]:
+        last = self.last()
+        return last if len(last) == len(self.names) else super().latest()
+
+    def _metrics(self, line: _Line) -> dict[str, float]:
+        return _cells(self.names, _cut(line)[len(FIRST) : -len(RESOURCES)])
+
+
+_Line: TypeAlias = str | list[str]
+"""A line of a table, or its cells where they had quotes."""
+
+
+def _lines(text: str) -> list[_Line]:
+    """The lines of a table that are not empty."""
+    if '"' in text:
+        return [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    plain = text.replace("\r\n", "\n").replace("\r", "\n")
+    return [line for line in plain.split("\n") if line]
+
+
+def _cut(line: _Line) -> list[str]:
+    return line.split(",") if isinstance(line, str) else line
+
+
+def _is_row(line: _Line, width: int) -> bool:
+    """Whether a line has an epoch and as many cells as the heading."""
+    if isinstance(line, str):
+        return line.count(",") == width - 1 and line.partition(",")[0].isdecimal()
+    return len(line) == width and line[0].isdecimal()
+
+
+def _epoch(line: _Line) -> int:
+    return int(line.partition(",")[0] if isinstance(line, str) else line[0])
 
 
 def _cells(names: list[str], cells: list[str]) -> dict[str, float]:
@@ -167,9 +229,11 @@ def _cells(names: list[str], cells: list[str]) -> dict[str, float]:
 def _rows_of_program(folder: Path) -> Iterator[Mapping[str, object]]:
     """The rows of all files of metrics in a folder."""
     with suppress(OSError, csv.Error):
-        yield from csv.DictReader(_text(folder / "metrics.csv"))
+        yield from csv.DictReader(
+            io.StringIO(read_own(folder / "metrics.csv", "replace"), newline="")
+        )
     with suppress(OSError):
-        for line in _text(folder / METRIC_LINES):
+        for line in io.StringIO(read_own(folder / METRIC_LINES, "replace"), newline=""):
             # A program that was killed may leave half a line.
             with suppress(ValueError):
                 row = json.loads(line)

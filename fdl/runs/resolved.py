@@ -12,16 +12,17 @@ import gzip
 import json
 import os
 import zlib
+from functools import lru_cache
 
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.files import open_bytes, subfolders
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.base.suggest import did_you_mean
-from fdl.manifest.inspect.field import OVERRIDDEN, WINS, Field, Statement, parse, stated
+from fdl.manifest.inspect.field import OVERRIDDEN, WINS, Field, parse, stated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from gzip import GzipFile
     from typing import Any, BinaryIO
 
@@ -78,13 +79,14 @@ def explain(path: str, asked: str) -> list[Field]:
     return found
 
 
-def recorded(path: str) -> dict[str, Field]:
-    """The configuration of a run, by the names of the program's own arguments.
+def settings(folder: str) -> dict[str, tuple[object, str]]:
+    """Value and origin of each setting of a run, by the names of the program's own arguments.
 
     Raises:
         FdlError: There is no record.
     """
-    return dict(_fields(path)[0])
+    record = _config_file(os.path.join(folder, CONFIG))
+    return {name: _setting(name, entry) for name, entry in _entries(record, ())}
 
 
 def _fields(path: str) -> tuple[list[tuple[str, Field]], str]:
@@ -196,31 +198,49 @@ def _entries(record: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[st
 
 
 def _field(name: str, entry: object) -> tuple[str, Field]:
-    known = entry if isinstance(entry, dict) and "value" in entry else {"value": entry}
-    overrides = known.get("overrides")
-    rows = overrides if isinstance(overrides, list) else []
-    lost = [one for one in rows if isinstance(one, dict)]
-    path = _path([one.get("field") for one in (known, *lost)], name)
+    known, lost = _said(entry)
+    path = _path((known, *lost), name)
     secret_name = str(path[-1])
-    stack = [_statement(WINS, known, secret_name)]
-    stack += [_statement(OVERRIDDEN, one, secret_name) for one in lost]
+    stack = [stated(WINS, *_stated(known, secret_name))]
+    stack += [stated(OVERRIDDEN, *_stated(one, secret_name)) for one in lost]
     return name, Field(path, stack[0].value, stack)
 
 
-def _path(fields: list[object], name: str) -> Path:
+def _setting(name: str, entry: object) -> tuple[object, str]:
+    known, lost = _said(entry)
+    origin, value = _stated(known, str(_path((known, *lost), name)[-1]))
+    return value, origin
+
+
+def _said(entry: object) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The statement that wins, and those that it has overridden."""
+    known = entry if isinstance(entry, dict) and "value" in entry else {"value": entry}
+    overrides = known.get("overrides")
+    rows = overrides if isinstance(overrides, list) else []
+    return known, [one for one in rows if isinstance(one, dict)]
+
+
+def _path(statements: Sequence[dict[str, Any]], name: str) -> Path:
     """The manifest's name for an argument, from any statement; else the argument's own name."""
-    for field in fields:
+    for statement in statements:
+        field = statement.get("field")
         # A value from a variable or from `entry` has no field of its own.
         if isinstance(field, str) and not field.startswith("env.") and field != "entry":
-            try:
-                return parse(field)
-            except UsageError:
-                return (field,)
+            return _parsed(field)
     return tuple(name.split("."))
 
 
-def _statement(role: str, entry: dict[str, Any], name: str) -> Statement:
+@lru_cache(maxsize=1024)  # thousands of runs have the same fields
+def _parsed(field: str) -> Path:
+    try:
+        return parse(field)
+    except UsageError:
+        return (field,)
+
+
+def _stated(entry: dict[str, Any], name: str) -> tuple[str, object]:
+    """The origin and the value of a statement, without a secret."""
     value, origin = entry.get("value"), str(entry.get("origin") or "recorded")
     if origin.startswith("env "):
         origin = f"environment variable {origin.removeprefix('env ')}"
-    return stated(role, origin, REDACTED if is_secret(name, value) else value)
+    return origin, REDACTED if is_secret(name, value) else value

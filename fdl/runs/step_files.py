@@ -1,7 +1,7 @@
 """The step curves of a run in its folder ``steps``: read in a resolution, or written at once.
 
-``docs/guide/runs-more.md`` describes the files. An overview reads the file of blocks and the few
-points after the last block. A part of a curve also reads its points.
+``docs/reference/run-record.md`` describes the files. An overview reads the file of blocks and the
+few points after the last block. A part of a curve also reads its points.
 """
 
 from __future__ import annotations

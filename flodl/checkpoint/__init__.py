@@ -1,12 +1,10 @@
 """Checkpoints: safetensors containers, written atomically and checked before they are loaded."""
 
-from flodl.checkpoint.files import config_sidecar as config_sidecar
 from flodl.checkpoint.migrate import (
     MigrateReport as MigrateReport,
     migrate_checkpoint as migrate_checkpoint,
     migrate_checkpoint_file as migrate_checkpoint_file,
 )
-from flodl.checkpoint.names import persistent_buffers as persistent_buffers, qualify as qualify
 from flodl.checkpoint.optimizer import (
     load_optimizer_state as load_optimizer_state,
     save_optimizer_state as save_optimizer_state,

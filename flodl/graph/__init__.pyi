@@ -4,7 +4,6 @@ from .builder import (
     LoopBuilder as LoopBuilder,
     MapBuilder as MapBuilder,
 )
-from .capture import Capturable as Capturable
 from .freezing import freeze_params as freeze_params, unfreeze_params as unfreeze_params
 from .graph import Graph as Graph
 from .modules import (

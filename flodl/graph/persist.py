@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from flodl.checkpoint import (
     LoadReport,
     load_checkpoint_file,
-    persistent_buffers,
-    qualify,
     save_checkpoint_file,
 )
 from flodl.checkpoint.buffer_sizes import sized_as_stored
 from flodl.checkpoint.extra_state import describe_extra, extra_modules, extra_name, extra_states
 from flodl.checkpoint.files import read_file_header
+from flodl.checkpoint.names import persistent_buffers, qualify
 from flodl.checkpoint.sharded import reshard
 from flodl.checkpoint.snapshot import snapshot
 from flodl.checkpoint.store import OnShapeMismatch

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch import nn
 
-from flodl.checkpoint import LoadReport, qualify
+from flodl.checkpoint import LoadReport
+from flodl.checkpoint.names import qualify
 from flodl.checkpoint.store import OnShapeMismatch
 from flodl.errors import PathError
 from flodl.graph.base import GraphBase

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from fdl.base.files import replacing
-from flodl.checkpoint import checkpoint_metadata, config_sidecar
-from flodl.checkpoint.files import read_file_header
+from flodl.checkpoint import checkpoint_metadata
+from flodl.checkpoint.files import config_sidecar, read_file_header
 from flodl.errors import FlodlError
 from flodl.graph import Graph
 from flodl.hf.build import build

@@ -6,24 +6,13 @@ from fdl.base.units import (
     format_eta as format_eta,
     format_metric as format_metric,
 )
-from flodl.monitor.drawing import Drawable as Drawable
-from flodl.monitor.jsonl import JsonlSink as JsonlSink
 from flodl.monitor.ledger import Account as Account, TimeLedger as TimeLedger
 from flodl.monitor.media import (
-    ConfusionMatrix as ConfusionMatrix,
-    Curve as Curve,
-    Curves as Curves,
-    Histogram as Histogram,
-    Image as Image,
     MediaFolderSink as MediaFolderSink,
-    MediaRecord as MediaRecord,
-    Table as Table,
-    Text as Text,
 )
 from flodl.monitor.mlflow import MlflowSink as MlflowSink
 from flodl.monitor.monitor import Monitor as Monitor
 from flodl.monitor.records import (
-    BestEpoch as BestEpoch,
     EpochMetrics as EpochMetrics,
     EpochRecord as EpochRecord,
     Finish as Finish,
@@ -35,27 +24,19 @@ from flodl.monitor.records import (
     StepProgress as StepProgress,
     StepSeries as StepSeries,
 )
-from flodl.monitor.report import HtmlSink as HtmlSink
 from flodl.monitor.resources import (
     GpuSnapshot as GpuSnapshot,
     ResourceSample as ResourceSample,
     ResourceSampler as ResourceSampler,
 )
-from flodl.monitor.server import PageFilesSink as PageFilesSink
-from flodl.monitor.sink_delivery import Delivery as Delivery
 from flodl.monitor.sinks import (
-    CsvSink as CsvSink,
-    LogSink as LogSink,
     Sink as Sink,
-    TerminalSink as TerminalSink,
 )
-from flodl.monitor.step_files import StepFilesSink as StepFilesSink
 from flodl.monitor.tensorboard import TensorBoardSink as TensorBoardSink
 from flodl.monitor.timeline import Timeline as Timeline, merge_timelines as merge_timelines
 from flodl.monitor.timeline_records import (
     EventKind as EventKind,
     IdleGap as IdleGap,
-    RankActivity as RankActivity,
     TimelineEvent as TimelineEvent,
     TimelineSample as TimelineSample,
     TimelineSummary as TimelineSummary,

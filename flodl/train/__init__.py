@@ -2,12 +2,14 @@
 
 from flodl.ranks.launch.interrupt import Terminated as Terminated
 from flodl.train.builder import TrainerBuilder as TrainerBuilder
-from flodl.train.callbacks import Callback as Callback, Rewind as Rewind, TrainingRun as TrainingRun
+from flodl.train.callbacks import (
+    Callback as Callback,
+    Rewind as Rewind,
+    TrainingRun as TrainingRun,
+    Worker as Worker,
+)
 from flodl.train.entry import entry as entry
 from flodl.train.handle import TrainedState as TrainedState, TrainerHandle as TrainerHandle
 from flodl.train.metrics import record_scalar as record_scalar
-from flodl.train.observers.early_stop import EarlyStop as EarlyStop
 from flodl.train.observers.ema import WeightAverage as WeightAverage
-from flodl.train.plan import Worker as Worker
 from flodl.train.run.run_directory import RunDirectory as RunDirectory
-from flodl.train.step import StepEngine as StepEngine, StepSettings as StepSettings

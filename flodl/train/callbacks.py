@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from flodl.train.metrics import record_scalar
+from flodl.train.step.learning_rate import set_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from flodl.monitor import EpochMetrics, Monitor
     from flodl.train.metrics import Reduction
+    from flodl.train.step.learning_rate import Schedule, SteeredRate
 
 
 class TrainingRun:
@@ -76,6 +78,71 @@ class TrainingRun:
         """End the training after the current step or epoch; the training counts as complete."""
         if self._stopped is None:
             self._stopped = reason
+
+
+@final
+class Worker:
+    """What an ``epoch_fn`` may read and change before its epoch begins.
+
+    Attributes:
+        model: The model, on its device.
+        optimizer: The optimizer over the parameters of the model.
+        device: The device on which this process trains.
+        rank: Number of this process.
+        world_size: Number of processes.
+        local_step: Batches this process has trained.
+        current_epoch: The epoch that begins, counted from 0.
+        current_version: Number of averages of the ranks; 0 on one rank.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        device: torch.device,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.model, self.optimizer, self.device = model, optimizer, device
+        self.rank, self.world_size = rank, world_size
+        self.local_step = self.current_epoch = self.current_version = 0
+        self._rate: SteeredRate | None = None
+
+    def steer(self, rate: SteeredRate) -> None:
+        """Let this object change the learning rates of a training."""
+        self._rate = rate
+
+    @property
+    def current_lr(self) -> float:
+        """Learning rate of the first parameter group."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def set_lr(self, lr: float) -> None:
+        """Set the learning rate of every parameter group; a schedule overwrites it at each step."""
+        for group in self.optimizer.param_groups:
+            set_rate(group, lr)
+
+    def scale_lr(self, factor: float) -> None:
+        """Multiply the learning rate of every group; a schedule overwrites it at each step."""
+        for group in self.optimizer.param_groups:
+            set_rate(group, float(group["lr"]) * factor)
+
+    def set_lr_scale(self, scale: float) -> None:
+        """Multiply the rates of the schedule by this from now on; no effect without a schedule."""
+        if self._rate is not None:
+            self._rate.scale = scale
+
+    def set_scheduler(self, schedule: Schedule) -> None:
+        """Take the learning rates from another schedule from now on.
+
+        A checkpoint holds no schedule: after a resume, ``epoch_fn`` has to set it again in the
+        epoch that continues.
+
+        Raises:
+            ValueError: The schedule has no ``lr(step)``, or the training has an ``.lr_scheduler``.
+        """
+        if self._rate is not None:
+            self._rate.replace(schedule)
 
 
 @final
@@ -156,7 +223,7 @@ class Hooks:
         self._callbacks = tuple(callbacks)
         for callback in self._callbacks:
             if not isinstance(callback, Callback):
-                raise TypeError(f"callback {callback!r}: derive it from flodl.Callback")
+                raise TypeError(f"callback {callback!r}: {_remedy(callback)}")
         self.watches_steps = self.has("on_step_end")
 
     def add(self, callback: Callback) -> None:
@@ -192,3 +259,11 @@ class Hooks:
             if (method := getattr(callback, hook, None))
             and getattr(method, "__func__", None) is not base
         ]
+
+
+def _remedy(callback: object) -> str:
+    if isinstance(callback, type) and issubclass(callback, Callback):
+        return f"it is a class; give an object of it, such as {callback.__name__}()"
+    if isinstance(callback, list | tuple):
+        return "give each callback as an argument of its own, such as .callbacks(*callbacks)"
+    return "derive it from flodl.Callback"

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from flodl.monitor import EpochMetrics
     from flodl.ranks.group import Group
-    from flodl.train.callbacks import Hooks
+    from flodl.train.callbacks import Hooks, Worker
     from flodl.train.guarding import Guarding
+    from flodl.train.observers.rank_checkpoints import RankCheckpoints
     from flodl.train.observers.stop_requests import StopRequests
-    from flodl.train.plan import Worker
     from flodl.train.policies.feed import Exchanged, Feed
     from flodl.train.steps import Steps
 
@@ -33,6 +33,7 @@ class Epochs:
         peers: The processes that act after the same step.
         feed: The order of the batches.
         steps: The steps.
+        checkpoints: Writes the samples of an epoch, and knows the averaged weights.
         guarding: Forgets at the end of an epoch what it could go back to.
         stops: The reasons of callbacks to stop.
         observers: What flodl itself does at the beginning and the end of an epoch.
@@ -51,6 +52,7 @@ class Epochs:
         peers: Group,
         feed: Feed[Any],
         steps: Steps,
+        checkpoints: RankCheckpoints,
         guarding: Guarding,
         stops: StopRequests,
         observers: Hooks,
@@ -59,7 +61,8 @@ class Epochs:
         worker: Worker,
     ) -> None:
         self._group, self._peers, self._feed, self._steps = group, peers, feed, steps
-        self._guarding, self._stops, self._observers = guarding, stops, observers
+        self._checkpoints, self._guarding, self._stops = checkpoints, guarding, stops
+        self._observers = observers
         self._history, self._prepare, self._worker = history, prepare, worker
         place = feed.place(0)
         self.begun, self.ended = place.epoch + (1 if place.step else 0), place.epoch
@@ -109,8 +112,8 @@ class Epochs:
             averaged: Whether the model is the average of all ranks now, so that it is evaluated.
         """
         group, feed, steps = self._group, self._feed, self._steps
-        checkpoints, ledger = steps.checkpoints, steps.ledger
-        if (trace := checkpoints.trace) is not None:
+        ledger = steps.ledger
+        if (trace := steps.trace) is not None:
             trace.end_epoch(steps.engine.global_step)
         ledger.lap(Account.LOGGING)
         if group.leads and steps.told == epoch:
@@ -147,7 +150,7 @@ class Epochs:
         steps.hooks.call("on_epoch_end", steps.run, metrics)
         self._history.append(metrics)
         if feed.schedule is not None:
-            checkpoints.append_samples(feed.schedule.position)
+            self._checkpoints.append_samples(feed.schedule.position)
         steps.run.averaged = averaged
         self._observers.call("on_epoch_end", steps.run, metrics)
         ledger.lap(Account.LOGGING)
@@ -163,7 +166,7 @@ class Epochs:
         steps = self._steps
 
         def evaluated() -> dict[str, float]:
-            averaged = steps.checkpoints.averaged()
+            averaged = self._checkpoints.averaged()
             return evaluate(eval_fn, steps.parts.model, averaged, epoch)
 
         return self._group.from_first(evaluated)

@@ -41,7 +41,7 @@ class Guarding:
 
     def __init__(self, group: Group, start: Start, feed: Feed[Any], steps: Steps) -> None:
         self._group, self._feed, self._steps = group, feed, steps
-        self._trace = steps.checkpoints.trace
+        self._trace = steps.trace
         self._keeps = False
         self.guard: LossGuard | None = None
         self.left_out: LeftOut | None = None
@@ -118,7 +118,7 @@ class Guarding:
             self.left_out.pass_over(epoch, batch)
             if self._group.leads:
                 place, rows = batch * loader.batch_size, loader.rows(epoch, batch)
-                samples = self._steps.checkpoints.samples
+                samples = self._steps.samples
                 samples.left_out_samples(epoch, place, position, rows)
 
     def pass_over(self, batch: int) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flodl.train.guarding import Guarding
     from flodl.train.observers.stop_requests import StopRequests
     from flodl.train.policies.in_order import InOrderFeed
-    from flodl.train.policies.sync import SharedGradient
+    from flodl.train.policies.shared_gradient import SharedGradient
     from flodl.train.steps import Steps
 
 
@@ -74,7 +74,7 @@ class InOrder:
             else:
                 self._between()
         except BaseException:
-            if (trace := steps.checkpoints.trace) is not None:
+            if (trace := steps.trace) is not None:
                 trace.drain(losses)
             feed.close()
             steps.engine.present()
@@ -83,7 +83,7 @@ class InOrder:
     def _begin(self) -> None:
         """Begin an epoch, or continue it after the batches that are done."""
         feed, steps = self._feed, self._steps
-        plan, batches, trace = steps.plan, steps.parts.batches, steps.checkpoints.trace
+        plan, batches, trace = steps.plan, steps.parts.batches, steps.trace
         log, step = steps.logs.of(feed.epoch), steps.engine.global_step
         feed.begins = False
         next_time = steps.reporter.begin_epoch(
@@ -121,7 +121,7 @@ class InOrder:
         accumulate, lap, clock = steps.plan.accumulate, steps.ledger.lap, time.perf_counter
         waiting, scaler = Account.DATA, engine.settings.scaler
         schedule, gradient = steps.parts.torch_schedule, steps.gradient
-        trace, first_batch = steps.checkpoints.trace, steps.first_batch
+        trace, first_batch = steps.trace, steps.first_batch
         parts = 1
         for batch in batches:
             done += 1
@@ -173,7 +173,7 @@ class InOrder:
     def _follow(self) -> bool:
         """Take a step of the ranks that still have batches; return False if no rank has one."""
         # Imported here: a process that trains alone needs none of it.
-        from flodl.train.policies.sync import NoBatchLeft
+        from flodl.train.policies.shared_gradient import NoBatchLeft
 
         try:
             self._steps.engine.follow()
@@ -232,7 +232,7 @@ class InOrder:
         due, steps, guard = self._steps.due, self._steps, self._guarding.guard
         kept = guard.next_step if guard is not None else math.inf
         due.plan(steps.engine.global_step, next_time, kept)
-        if any(self._stops.wishes()) or steps.checkpoints.unchecked:
+        if any(self._stops.wishes()) or steps.after_first is not None:
             due.wake()  # they came before the plan, which must not put them off
 
     def hear(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from contextlib import closing, contextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -22,7 +21,7 @@ from flodl.monitor.ledger import Account, TimeLedger
 from flodl.ranks.group import Group, group_of_all, host_name
 from flodl.ranks.launch.launcher import detect, mark_begun
 from flodl.ranks.settings import Policy
-from flodl.train.callbacks import Hooks, TrainingRun
+from flodl.train.callbacks import Hooks, TrainingRun, Worker
 from flodl.train.epoch_metrics import EpochLogs
 from flodl.train.epochs import Epochs
 from flodl.train.guarding import Guarding
@@ -33,16 +32,15 @@ from flodl.train.observers.epoch_observers import Marks, observers_of
 from flodl.train.observers.guards.guard import Setback, tell_callbacks
 from flodl.train.observers.rank_checkpoints import RankCheckpoints
 from flodl.train.observers.steering import Steering
+from flodl.train.observers.step_trace import StepTrace
 from flodl.train.observers.stop_requests import BetweenSteps, StopRequests, end_launcher
-from flodl.train.parts import CountedRate, timer_of_rank
-from flodl.train.plan import TrainingPlan, Worker
+from flodl.train.parts import CountedRate, engine_of_plan, timer_of_rank
+from flodl.train.plan import TrainingPlan
 from flodl.train.policies.choice import feed_of, first_schedule, shared_gradient
 from flodl.train.policies.feed import Exchanged, FeedParts
 from flodl.train.policies.in_order import InOrderFeed
-from flodl.train.run.member import Member, step_down, take_over
 from flodl.train.run.rank_state import begin
 from flodl.train.run.resume import Start, undone
-from flodl.train.step import engine_of_plan
 from flodl.train.step.precision import FirstBatch
 from flodl.train.steps import DueTimes, Steps
 
@@ -116,7 +114,10 @@ class Loop:
         counts = self._planned[1].elche.counts if self._planned else (1,)
         self.rate = CountedRate(plan, parts, counts)
         self._worker.steer(self.rate.steered)
-        self.steering = Steering(plan, parts, self.rate.steered, self._due.wake)
+        self.steering = Steering(
+            plan.live_settings, plan.run_dir, parts.optimizer, parts.torch_schedule,
+            self.rate.steered, self._due.wake,
+        )  # fmt: skip
         self.stops = StopRequests(self.run, self.steering.mailbox, self._due.wake)
         self.start = Start()
         self._built = len(parts.optimizer.param_groups)
@@ -172,7 +173,8 @@ class Loop:
             self.steering.restore(start.state.acts, counts.steps, start.source)
         begins = group.leads and counts.local_step == start.position.step == 0
         self.checkpoints.begin(found, label)
-        if (trace := self.checkpoints.trace) is not None:
+        trace = StepTrace.begin(plan, parts.batches, group, after=counts.steps, source=start.source)
+        if trace is not None:
             logs.record_losses(trace.take_losses)
             trace.take_norms_of(step_values)
         self.reporter.introduce(run, engine, start.state.records, self.steering)
@@ -181,9 +183,12 @@ class Loop:
         self.steps = Steps(
             plan=plan, parts=parts, engine=engine, logs=logs, run=run, hooks=self.hooks,
             reporter=self.reporter, leads=group.leads, marks=self.marks,
-            checkpoints=self.checkpoints, ledger=self.ledger, rate=self.rate, timer=timer,
-            due=self._due, first_batch=FirstBatch(plan, begins=begins and not self.history),
-            gradient=gradient, local_step=counts.local_step,
+            samples=self.checkpoints.samples, trace=trace, after_first=self.checkpoints.check,
+            ledger=self.ledger, rate=self.rate, timer=timer,
+            due=self._due, gradient=gradient, local_step=counts.local_step,
+            first_batch=FirstBatch(
+                plan.precision, plan.train_fn, begins=begins and not self.history
+            ),
         )  # fmt: skip
         self.feed = feed_of(
             FeedParts(
@@ -204,11 +209,11 @@ class Loop:
         watching = observers_of(self.plan, self.parts, self.checkpoints, self.marks, self.reporter)
         self.observers = Hooks(watching)
         self.epochs = Epochs(
-            group, self.peers, feed, steps, self.guarding, self.stops, self.observers, self.history,
-            self._prepare_epoch, self._worker,
+            group, self.peers, feed, steps, self.checkpoints, self.guarding, self.stops,
+            self.observers, self.history, self._prepare_epoch, self._worker,
         )  # fmt: skip
         if self.plan.distributed.elastic:
-            feed.attend(Member(steps, partial(take_over, self), partial(step_down, self)))
+            feed.attend(self.checkpoints.membership(self.observers))
         if isinstance(feed, InOrderFeed):
             peers = None if self.peers is self.group else self.peers
             seconds = self._seconds
@@ -241,7 +246,7 @@ class Loop:
             log.msg(f"  stopped after epoch {epochs}: {self.run.stopped}")
         if self.feed.schedule is not None:
             self.checkpoints.append_samples(self.feed.schedule.position)
-        if (trace := self.checkpoints.trace) is not None:
+        if (trace := self.steps.trace) is not None:
             trace.finish(self.model, self.steps.engine.global_step)
         self.checkpoints.save_final()
         self.hooks.call("on_train_end", self.run)
@@ -252,8 +257,8 @@ class Loop:
         if self._has_steps:
             self.feed.close()
             self.reporter.tell_facts()
-            if self.checkpoints.trace is not None:
-                self.checkpoints.trace.end(self.steps.logs.current)
+            if self.steps.trace is not None:
+                self.steps.trace.end(self.steps.logs.current)
             self.steps.engine.close()
         self.checkpoints.keeper.finish()
         self.parts.batches.close()

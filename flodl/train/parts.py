@@ -1,4 +1,4 @@
-"""The parts of a training, made once from its plan: model, data, learning rate, timer, seed."""
+"""The parts of a training, made once from its plan: model, data, learning rate, timer, engine."""
 
 from __future__ import annotations
 
@@ -19,27 +19,36 @@ from flodl.nn.modes import begin_training
 from flodl.ranks.clocks import BatchTimer
 from flodl.ranks.launch.current_group import is_first_rank
 from flodl.train.observers.ema import WeightAverage
-from flodl.train.plan import build_model, build_optimizer, optimizer_steps
+from flodl.train.plan import optimizer_steps
 from flodl.train.run.part_states import Parts, made
 from flodl.train.settings.user_parts import (
+    build_model,
+    build_optimizer,
     check_carried,
     check_closure,
     check_exchanged,
     warn_of_single_sample,
     warn_of_unfinished_schedule,
 )
+from flodl.train.step import StepEngine, StepSettings, make_engine
+from flodl.train.step.fused import fused_step
 from flodl.train.step.learning_rate import SteeredRate, make_schedule, set_rate
+from flodl.train.step.precision import CountedScaler
 from flodl.train.step.torch_schedule import TorchSchedule
+from flodl.train.step.tuned import EagerEngine
+from flodl.train.step.tuning import Tuning
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
 
+    from flodl.monitor.ledger import TimeLedger
     from flodl.ranks.group import Group
     from flodl.train.plan import TrainingPlan
-    from flodl.train.step.base import LossScaler
     from flodl.train.step.learning_rate import Schedule
+    from flodl.train.step.precision import LossScaler
+    from flodl.train.step.step_values import StepValues
 
 
 LOADER_DEFAULTS: Mapping[str, Any] = {"drop_last": False, "join_remainder": True}
@@ -256,3 +265,68 @@ def timer_of_rank(plan: TrainingPlan, group: Group) -> BatchTimer:
         batch_ms=settings.simulate_ms[rank] if settings.simulate_ms is not None else None,
         speed=settings.simulate_speed[rank] if settings.simulate_speed is not None else None,
     )
+
+
+def engine_of_plan(
+    plan: TrainingPlan,
+    parts: Assembly,
+    rate: SteeredRate,
+    *,
+    done: int,
+    ledger: TimeLedger,
+    values: StepValues | None,
+    after_step: Callable[[], object] | None = None,
+    reduce: Callable[[], object] | None = None,
+) -> StepEngine:
+    """Make the engine that a plan asks for, after ``done`` optimizer steps of the whole run.
+
+    With ``reduce``, which averages the gradients of several ranks inside each step, it is an eager
+    engine without trials.
+
+    Raises:
+        ValueError: The steps are shared, and the plan asks for an engine other than auto or eager.
+    """
+    shared = reduce is not None
+    if shared and plan.engine not in ("auto", "eager"):
+        raise ValueError(
+            f"engine={plan.engine!r} with policy {str(plan.distributed.policy)!r}: gradients are "
+            "averaged inside of each step, which the eager engine does; use .engine('eager'), or "
+            "policy 'cadence' or 'async'"
+        )
+    micro = plan.distributed.micro_batch
+    if micro is not None and plan.engine != "eager":
+        raise ValueError(
+            f"engine={plan.engine!r} with micro_batch={micro!r}: only the eager engine splits a "
+            "batch; use .engine('eager'), or leave micro_batch out"
+        )
+    scaler = CountedScaler(parts.scaler, parts.model) if parts.scaler is not None else None
+    settings = StepSettings(
+        train_fn=plan.train_fn,
+        schedule=rate.schedule,
+        max_grad_norm=plan.max_grad_norm,
+        autocast=plan.autocast,
+        scaler=scaler,
+        after_step=after_step,
+        ledger=ledger,
+        reduce=reduce,
+        values=values,
+        micro_batch=micro if isinstance(micro, int) else None,
+    )
+    engine: StepEngine
+    if shared:
+        engine = eager = EagerEngine(parts.model, parts.optimizer, settings)
+        if plan.engine == "auto" and scaler is None and fused_step(parts.optimizer) is not None:
+            eager.use(Tuning(fused=True))
+    else:
+        engine = make_engine(
+            plan.engine,
+            parts.model,
+            parts.optimizer,
+            settings,
+            device=parts.batches.device,
+            total_steps=parts.steps - done,
+            pure=plan.pure_step,
+        )
+    engine.global_step = done
+    rate.on_first = engine.set_schedule
+    return engine

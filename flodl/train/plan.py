@@ -4,92 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, final
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from flodl.ranks.settings import RANK_SETTINGS, DdpRunConfig, rank_settings
 from flodl.train.settings.compute import ComputeSettings
 from flodl.train.settings.data import DataSettings
 from flodl.train.settings.records import RecordSettings
-from flodl.train.step.learning_rate import set_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flodl.train.step.base import TrainFn
-    from flodl.train.step.learning_rate import Schedule, SteeredRate
 
     ModelFactory: TypeAlias = Callable[[torch.device], nn.Module]
     OptimizerFactory: TypeAlias = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-
-
-@final
-class Worker:
-    """What an ``epoch_fn`` may read and change before its epoch begins.
-
-    Attributes:
-        model: The model, on its device.
-        optimizer: The optimizer over the parameters of the model.
-        device: The device on which this process trains.
-        rank: Number of this process.
-        world_size: Number of processes.
-        local_step: Batches this process has trained.
-        current_epoch: The epoch that begins, counted from 0.
-        current_version: Number of averages of the ranks; 0 on one rank.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        device: torch.device,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        self.model, self.optimizer, self.device = model, optimizer, device
-        self.rank, self.world_size = rank, world_size
-        self.local_step = self.current_epoch = self.current_version = 0
-        self._rate: SteeredRate | None = None
-
-    def steer(self, rate: SteeredRate) -> None:
-        """Let this object change the learning rates of a training."""
-        self._rate = rate
-
-    @property
-    def current_lr(self) -> float:
-        """Learning rate of the first parameter group."""
-        return float(self.optimizer.param_groups[0]["lr"])
-
-    def set_lr(self, lr: float) -> None:
-        """Set the learning rate of every parameter group; a schedule overwrites it at each step."""
-        for group in self.optimizer.param_groups:
-            set_rate(group, lr)
-
-    def scale_lr(self, factor: float) -> None:
-        """Multiply the learning rate of every group; a schedule overwrites it at each step."""
-        for group in self.optimizer.param_groups:
-            set_rate(group, float(group["lr"]) * factor)
-
-    def set_lr_scale(self, scale: float) -> None:
-        """Multiply the rates of the schedule by this from now on; no effect without a schedule."""
-        if self._rate is not None:
-            self._rate.scale = scale
-
-    def set_scheduler(self, schedule: Schedule) -> None:
-        """Take the learning rates from another schedule from now on.
-
-        A checkpoint holds no schedule: after a resume, ``epoch_fn`` has to set it again in the
-        epoch that continues.
-
-        Raises:
-            ValueError: The schedule has no ``lr(step)``, or the training has an ``.lr_scheduler``.
-        """
-        if self._rate is not None:
-            self._rate.replace(schedule)
 
 
 @final
@@ -117,52 +48,6 @@ class TrainingPlan(DataSettings, ComputeSettings, RecordSettings):
         """
         own = {name: value for name, value in settings.items() if name not in RANK_SETTINGS}
         return cls(**own, distributed=rank_settings(settings))
-
-
-def build_model(factory: ModelFactory, device: torch.device) -> nn.Module:
-    """Call a model factory and move the model to the device.
-
-    Raises:
-        TypeError: The factory returned something that is not a module.
-        ValueError: Some parameters have no shape yet.
-    """
-    model = factory(device)
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"the model factory returned a {type(model).__name__}, not a torch.nn.Module"
-        )
-    named = chain(model.named_parameters(), model.named_buffers())
-    lazy = [name for name, tensor in named if is_lazy(tensor)]
-    if lazy:
-        raise ValueError(
-            f"the parameters of the model have no shape yet ({', '.join(lazy[:3])}"
-            f"{' and more' if lazy[3:] else ''}): call it once on an example, such as "
-            "model(torch.zeros(2, features)), before the model factory returns it"
-        )
-    named = chain(model.named_parameters(), model.named_buffers())
-    meta = [name for name, tensor in named if tensor.is_meta]
-    if meta:
-        raise ValueError(
-            f"{', '.join(meta[:3])}{' and more' if meta[3:] else ''} of the model: device 'meta', "
-            "without values. Call to_empty(device=…) and load or initialise the model in the "
-            "model factory"
-        )
-    return model.to(device)
-
-
-def build_optimizer(factory: OptimizerFactory, model: nn.Module) -> torch.optim.Optimizer:
-    """Call an optimizer factory with the parameters of a model that is on its device.
-
-    Raises:
-        TypeError: The factory returned something that is not an optimizer.
-    """
-    optimizer = factory(list(model.parameters()))
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(
-            f"the optimizer factory returned a {type(optimizer).__name__}, not a "
-            "torch.optim.Optimizer"
-        )
-    return optimizer
 
 
 def optimizer_steps(batches: int, accumulate: int) -> int:

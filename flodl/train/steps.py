@@ -6,29 +6,33 @@ Due times say when the loop must do something besides steps.
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
+from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account
 from flodl.ranks.launch.launcher import mark_begun
+from flodl.train.observers.step_trace import StepTrace
 from flodl.train.step.tuned import EagerEngine, TunedEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from flodl.monitor.ledger import TimeLedger
     from flodl.ranks.clocks import BatchTimer
+    from flodl.ranks.group import Group
     from flodl.ranks.ledger.ledger_format import Stretch
+    from flodl.ranks.ledger.sample_ledger import SampleRecorder
     from flodl.train.callbacks import Hooks, TrainingRun
     from flodl.train.epoch_metrics import EpochLog, EpochLogs
     from flodl.train.observers.epoch_observers import Marks
-    from flodl.train.observers.rank_checkpoints import RankCheckpoints
     from flodl.train.observers.reporting import Reporter
+    from flodl.train.observers.steering import Steering
     from flodl.train.parts import Assembly, CountedRate
     from flodl.train.plan import TrainingPlan
     from flodl.train.policies.feed import Part
-    from flodl.train.policies.sync import SharedGradient
+    from flodl.train.policies.shared_gradient import SharedGradient
     from flodl.train.step.base import StepEngine
     from flodl.train.step.precision import FirstBatch
 
@@ -61,7 +65,8 @@ class Steps:
         reporter: Shows the progress.
         leads: Whether this process shows it.
         marks: Mark in the timeline.
-        checkpoints: Hold the trace, and record samples.
+        samples: Record which batches this process trains.
+        trace: Records the steps of rank 0; None without a run directory.
         ledger: The time ledger.
         rate: The learning rate.
         timer: Times the batches.
@@ -69,6 +74,7 @@ class Steps:
         first_batch: Looks at the first batch of a training.
         gradient: Averages the gradients of a step over the ranks; None if they do not.
         local_step: Batches that this process has trained.
+        after_first: Called once, after the first step of this process.
         told: The last epoch that the reporter has begun; -1 before the first.
     """
 
@@ -81,7 +87,8 @@ class Steps:
     reporter: Reporter
     leads: bool
     marks: Marks
-    checkpoints: RankCheckpoints
+    samples: SampleRecorder
+    trace: StepTrace | None
     ledger: TimeLedger
     rate: CountedRate
     timer: BatchTimer
@@ -89,6 +96,7 @@ class Steps:
     first_batch: FirstBatch
     gradient: SharedGradient | None
     local_step: int
+    after_first: Callable[[], object] | None
     told: int = -1
 
     # --- Batches that a schedule gives to this rank ----------------------------------------------
@@ -111,7 +119,7 @@ class Steps:
         self.marks.busy(True)
         self._reach(part.position)
         known.losses.expect(samples)
-        gradient, trace = self.gradient, self.checkpoints.trace
+        gradient, trace = self.gradient, self.trace
         if gradient is not None:
             gradient.expect(known, samples)
         if trace is not None and trace.steps >= trace.next_step:
@@ -122,7 +130,7 @@ class Steps:
             error.add_note(f"in epoch {epoch}, batch {within} (both counted from 0)")
             raise
         place = within * loader.batch_size + part.skip
-        self.checkpoints.samples.trained_samples(epoch, place, part.position, part.rows)
+        self.samples.trained_samples(epoch, place, part.position, part.rows)
         if trace is not None:
             trace.trained(
                 epoch, place, samples, parts=part.parts, closes=part.closes, order=loader.order
@@ -143,7 +151,7 @@ class Steps:
         """Take part in a shared step without a batch on this rank."""
         self._reach(position)
         self.engine.follow()
-        if (trace := self.checkpoints.trace) is not None:
+        if (trace := self.trace) is not None:
             trace.steps += 1
         self.notify(self.logs.current)
 
@@ -179,7 +187,9 @@ class Steps:
     def notify(self, log: EpochLog | None) -> None:
         """Call the hooks after an optimizer step; end a training that was to take no more."""
         run = self.run
-        self.checkpoints.check_once()
+        if self.after_first is not None:
+            after_first, self.after_first = self.after_first, None
+            after_first()
         mark_begun()
         run.global_step = self.engine.global_step
         if self.hooks.watches_steps:
@@ -189,6 +199,24 @@ class Steps:
             self.hooks.call("on_step_end", run)
         if self.due.is_over(self.engine.global_step):
             self.run.stop(f"only {self.engine.global_step} steps were asked for")
+
+    def take_over(self, plan: TrainingPlan, group: Group, steering: Steering) -> None:
+        """Record and show the steps of this process from now on, as another one has done.
+
+        Args:
+            plan: The plan of a process that writes.
+            group: The ranks.
+            steering: What people ask for.
+        """
+        with suppress(DivergedError):  # the next average or the end of the epoch tells it
+            self.logs.pass_on()
+        self.plan, step = plan, self.engine.global_step
+        self.trace = StepTrace.begin(plan, self.parts.batches, group, after=step, source=None)
+        if self.trace is not None:
+            self.logs.record_losses(self.trace.take_losses)
+        records = self.reporter.take_over(plan)
+        self.reporter.introduce(self.run, self.engine, records, steering)
+        self.leads, self.told = True, -1
 
     # --- Going back ------------------------------------------------------------------------------
 
@@ -201,7 +229,7 @@ class Steps:
         run = self.run
         return Counted(
             self.logs.state(),
-            self.checkpoints.samples.state(),
+            self.samples.state(),
             self.local_step,
             run.epoch,
             run.step,
@@ -212,8 +240,8 @@ class Steps:
         """Go back to the result of :meth:`counted`; the engine is there. Progress is told again."""
         run = self.run
         self.logs.go_back(counted.logs)
-        self.checkpoints.samples.go_back(counted.samples)
-        if (trace := self.checkpoints.trace) is not None:
+        self.samples.go_back(counted.samples)
+        if (trace := self.trace) is not None:
             trace.rewind(counted.trace_steps)
         self.local_step, run.epoch, run.step = counted.local_step, counted.epoch, counted.step
         run.global_step = self.engine.global_step

@@ -251,6 +251,89 @@ def test_a_command_with_its_preset_is_one_word_behind_jobs(light_fdl):
     assert done.err.endswith('as one: fdl --jobs 2 test "train quick"\n')
 
 
+@pytest.mark.usefixtures("demo")
+def test_a_preset_before_its_command_is_told(light_fdl):
+    for words in ("quick train", "quick", "-n quick train", "--jobs 2 quick test"):
+        done = light_fdl(*words.split())
+        assert (done.exit, done.out) == (1, "")
+        assert "error: unknown command: quick" in done.err
+        assert "\nhint: did you mean `fdl train quick`?\n" in done.err
+
+
+@pytest.mark.usefixtures("demo")
+def test_an_environment_without_a_file_is_told(light_fdl):
+    for words in ("stage train", "config show stage train", "plan stage train"):
+        done = light_fdl(*words.split())
+        assert (done.exit, done.out) == (1, "")
+        assert "error: unknown command: stage" in done.err
+        assert "\nhint: to use an environment `stage`, create fdl.stage.yml\n" in done.err
+    assert "hint" not in light_fdl("stage", "moon").err
+
+
+# Manifests that are written as those of other tools
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("commands:\n  t: make all\n",
+         'fdl.yml:2:6: `commands.t` must be a mapping, not the text "make all"; write '
+         "`t: {run: …}`"),
+        ("t:\n  run: make\n", "fdl.yml:1:1: unknown key `t`; commands stand below `commands:`"),
+        ("commands:\n  t: {cmd: make}\n",
+         "fdl.yml:2:7: unknown key `commands.t.cmd`; it is called `run` here"),
+        ("commands:\n  t: {run: make, deps: [b]}\n",
+         "fdl.yml:2:18: unknown key `commands.t.deps`; it is called `needs` here"),
+        ("commands:\n  t: {run: make, dir: src}\n",
+         "fdl.yml:2:18: unknown key `commands.t.dir`; it is called `cwd` here"),
+        ("commands:\n  t: {run: make}\nsweeps: {s: {command: u, each: {lr: [1]}}}\n",
+         "fdl.yml:3:23: unknown command: u; and there is no fdl.u.yml in"),
+    ],
+)  # fmt: skip
+def test_a_manifest_of_another_tool_is_corrected(project, light_fdl, text, told):
+    project({"fdl.yml": text})
+    words = ["sweep", "run", "s"] if "sweeps" in text else ["t"]
+    done = light_fdl(*words)
+    assert (done.exit, done.out) == (1, "")
+    assert f"error: {told}" in done.err
+
+
+# A setting without its command
+
+
+@pytest.mark.usefixtures("demo")
+@pytest.mark.parametrize("field", ["lr", "training.lr"])
+def test_a_setting_of_a_command_is_named_with_it(light_fdl, field):
+    done = light_fdl("why", field)
+    assert (done.exit, done.out) == (2, "")
+    assert done.err == (
+        f"error: nothing in fdl.yml sets `{field}`\n"
+        "hint: did you mean `fdl why training.lr train`?\n"
+    )
+
+
+@pytest.mark.parametrize("field", ["lr", "training.lr"])
+def test_a_setting_is_changed_for_its_command(demo, light_fdl, field):
+    before = (demo / "fdl.yml").read_text()
+    done = light_fdl("config", "set", field, "0.5")
+    assert (done.exit, done.out) == (2, "")
+    assert done.err == (
+        f"error: no program reads `{field}` of fdl.yml: it is a setting of `fdl train`\n"
+        "hint: fdl config set --for train training.lr 0.5\n"
+    )
+    assert (demo / "fdl.yml").read_text() == before
+    done = light_fdl("config", "set", "--for", "train", "training.lr", "0.5")
+    assert (done.exit, done.err) == (0, "")
+
+
+def test_options_that_no_program_reads_are_not_written(demo, light_fdl):
+    before = (demo / "fdl.yml").read_text()
+    done = light_fdl("config", "set", "options.model", "cnn")
+    assert (done.exit, done.out) == (1, "")
+    assert "`options` has no effect: there is no `entry` at or above it" in done.err
+    assert (demo / "fdl.yml").read_text() == before
+
+
 # The program of an entry
 
 

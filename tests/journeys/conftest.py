@@ -57,7 +57,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     install = ["bash", "-c", _INSTALL, "install", folder, ROOT, wheel]
     finished(install, env=clean(home), limit=INSTALLATION)
     yield folder / ".venv"
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -25,12 +25,13 @@ from fdl.manifest.inspect.document import (
 )
 from fdl.manifest.inspect.field import Report, parse
 from fdl.manifest.secrecy import script
+from fdl.manifest.select.unknown import set_below
 from fdl.manifest.source import shown
 from fdl.plan.inspect import resolved
 from fdl.runs import resolved as record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from fdl.manifest.inspect.field import Field
     from fdl.manifest.load import Manifest
@@ -161,7 +162,11 @@ def _of_manifest(_call: Call, project: Project, asked: str, _words: Sequence[str
     if found:
         return found
     where = f"nothing in {', '.join(map(shown, reversed(project.root.layers)))} sets `{asked}`"
-    raise _unset(where, asked, (one.name for one in report.fields), "")
+    names = [one.name for one in report.fields]
+    field, command = ("", "") if _close(asked, names) else set_below(project, asked)
+    if command:
+        raise UsageError(where, hint=f"did you mean `fdl why {field} {command}`?")
+    raise _unset(where, asked, names, "")
 
 
 def _of_command(call: Call, project: Project, asked: str, words: Sequence[str]) -> list[Field]:
@@ -171,7 +176,7 @@ def _of_command(call: Call, project: Project, asked: str, words: Sequence[str]) 
     if found:
         return found
     typed = f" {script(join(words))}"
-    names = (one.name for one in command.fields)
+    names = [one.name for one in command.fields]
     raise _unset(f"nothing sets `{asked}` for `{command.typed}`", asked, names, typed)
 
 
@@ -186,15 +191,19 @@ def _report(project: Project) -> Report:
     return report
 
 
-def _unset(problem: str, asked: str, known: Iterable[str], typed: str) -> UsageError:
-    names = list(known)
+def _close(asked: str, names: Sequence[str]) -> str | None:
+    """The name that is nearest as a whole, or by its last part."""
     last = asked.rpartition(".")[2]
     namesakes = [name for name in names if name.rpartition(".")[2] == last]
-    close = nearest(asked, names) or (namesakes[0] if namesakes else None)
-    if close is None:
-        ends = {name.rpartition(".")[2]: name for name in reversed(names)}
-        end = nearest(last, ends)
-        close = ends[end] if end else None
+    if close := nearest(asked, names) or (namesakes[0] if namesakes else None):
+        return close
+    ends = {name.rpartition(".")[2]: name for name in reversed(names)}
+    end = nearest(last, ends)
+    return ends[end] if end else None
+
+
+def _unset(problem: str, asked: str, names: Sequence[str], typed: str) -> UsageError:
+    close = _close(asked, names)
     all_of_them = f"`fdl config show{typed}` lists every value that is set"
     return UsageError(
         problem, hint=f"did you mean `fdl why {close}{typed}`?" if close else all_of_them

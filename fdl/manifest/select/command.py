@@ -4,15 +4,10 @@ A selection is a value: nothing is planned, started, printed or written here. He
 ``config show``, ``why`` and completion read it. Imported on the warm path.
 """
 
-# pathlib would add to the start of a command.
-# ruff: noqa: PTH120
 from __future__ import annotations
 
-import os
-
-from fdl.base.errors import FdlError, ManifestError
+from fdl.base.errors import ManifestError
 from fdl.base.light_record import Record
-from fdl.manifest.discover import find
 from fdl.manifest.select.level import PRESET, RUN, enter, require_entry, require_reader
 
 TYPE_CHECKING = False
@@ -111,7 +106,7 @@ def select(
         if name not in level.commands:
             if help_wanted and name == help_word:
                 return _page(level, name)
-            return Selection(level, UNKNOWN, name)
+            return Selection(level, UNKNOWN, name, tail)
         kind = level.kind(name)
         if kind == PRESET:
             require_entry(level, name)
@@ -170,17 +165,3 @@ def _end(level: Level, tail: list[str]) -> Selection:
         if level.commands
         else "add `entry: python main.py`, or commands",
     )
-
-
-def of_the_project_above(level: Level, word: str) -> str:
-    """The hint that a word is a command of the project above; empty if it is not."""
-    from fdl.manifest.load import load
-
-    try:
-        found = find(os.path.dirname(level.root))
-        commands = load(found, write_cache=False).node.get("commands") if found else None
-    except FdlError:
-        return ""
-    if found is None or commands is None or word not in commands.mapping:
-        return ""
-    return f"`{word}` is a command of the project in {found.directory}: type it there"

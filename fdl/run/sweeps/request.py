@@ -12,13 +12,14 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from fdl.base.errors import FdlError, ManifestError, UsageError
+from fdl.base.errors import FdlError, ManifestError, SelectionError, UsageError
 from fdl.base.global_flags import BEHIND, SPELLINGS
 from fdl.base.light_record import Record
 from fdl.base.masking import KNOWN
 from fdl.base.secrets import REDACTED, redact_tokens
 from fdl.base.suggest import did_you_mean
 from fdl.manifest.node import origin
+from fdl.plan.inspect import unknown
 from fdl.programs.parameters.contract import spelled
 
 if TYPE_CHECKING:
@@ -385,7 +386,12 @@ def _of_block(block: Node, name: str, project: Project, work: Work) -> Request:
             work = work.replaced(**{key: node.value})
     try:
         words = shlex.split(block.text("command") or "")
+        selected = project.select(words)
+        if not selected.known:
+            raise unknown(selected, project)
         return Request(words, axes, work, name)
+    except SelectionError as problem:
+        raise _at(block.get("command") or block, project, problem.message, problem.hint) from None
     except ValueError as problem:
         raise _at(block.get("command") or block, project, str(problem)) from None
     except UsageError as problem:

@@ -14,12 +14,14 @@ import json
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, final
 
+from fdl.base.files import staging
 from flodl.errors import DistributedError
 from flodl.ranks.signature import Signature, difference
 
@@ -44,13 +46,16 @@ class Healing:
         signature: What has to be the same on all ranks.
 
     Attributes:
+        folder: A folder for the files, which is removed at the end.
         members: The ranks at the latest meeting, by name.
     """
 
     def __init__(self, host: str, token: str, signature: Signature) -> None:
         # As another rank receives it.
         self._token, self._signature = token, json.loads(json.dumps(signature))
-        self._folder = tempfile.TemporaryDirectory(prefix="flodl-heal-")
+        kept = contextlib.ExitStack()
+        self.folder: Path = kept.enter_context(staging(tempfile.gettempdir(), mode=0o700))
+        self._remove = weakref.finalize(self, kept.close)
         self._changed = threading.Condition()
         self._failed = 0
         self.members: Sequence[str] = ()
@@ -60,11 +65,6 @@ class Healing:
         threading.Thread(
             target=self._server.serve_forever, name="flodl-healing", daemon=True
         ).start()
-
-    @property
-    def folder(self) -> Path:
-        """A folder for the files, which is removed at the end."""
-        return Path(self._folder.name)
 
     def metadata(self) -> str:
         """Return the address, which torchft passes to the rank that joins."""
@@ -156,7 +156,7 @@ class Healing:
         """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
-        self._folder.cleanup()
+        self._remove()
 
     def answer(self, path: str, token: str) -> tuple[int, bytes | Path]:
         """Return the status of an answer, and its text or file."""

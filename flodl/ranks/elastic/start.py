@@ -23,6 +23,7 @@ from torch.distributed.elastic.multiprocessing import (
     start_processes,
 )
 
+from fdl.base.files import staging
 from fdl.base.signals import handled
 from flodl import log
 from flodl.ranks.elastic.meeting_place import MeetingPlace, lighthouse
@@ -73,12 +74,11 @@ class ElasticLaunch:
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         asked: list[int] = []
         with (
-            tempfile.TemporaryDirectory(prefix="flodl-ranks-", ignore_cleanup_errors=True) as made,
+            staging(tempfile.gettempdir(), mode=0o700) as folder,
             quiet_torch(),
             own_signals(),
             handled(SIGNALS, asked.append),
         ):
-            folder = Path(made)
             running: dict[int, PContext] = {}
             try:
                 for rank in range(ranks):

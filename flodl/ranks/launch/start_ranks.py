@@ -33,6 +33,7 @@ from torch.distributed.elastic.multiprocessing.errors import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from fdl.base.files import staging
 from flodl import log
 from flodl.errors import StateError, WorkersFailed
 from flodl.ranks.launch.interrupt import InterruptRequest, Terminated
@@ -198,7 +199,7 @@ def launch_once(
         LaunchError: One of them failed.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="flodl-ranks-", ignore_cleanup_errors=True) as folder,
+        staging(tempfile.gettempdir(), mode=0o700) as folder,
         quiet_torch(),
         own_signals(),
     ):
@@ -214,7 +215,7 @@ def launch_once(
             max_restarts=0,
             monitor_interval=MONITOR_SECONDS,
             start_method="spawn",
-            logs_specs=DefaultLogsSpecs(log_dir=folder),
+            logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
         )
         launch = elastic_launch(config, run_rank)
         try:
@@ -222,8 +223,8 @@ def launch_once(
         except ChildFailedError as failed:
             rank, failure = failed.get_first_failure()
             # On one host the rank is also the local rank, which names the folder.
-            reached = any(Path(folder).glob(f"*/*/{rank}/{_REACHED}"))
-            has_begun = any_begun(Path(folder))
+            reached = any(folder.glob(f"*/*/{rank}/{_REACHED}"))
+            has_begun = any_begun(folder)
             raise LaunchError(rank, failure, reached=reached, has_begun=has_begun) from None
         return results
 

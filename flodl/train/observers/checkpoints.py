@@ -16,12 +16,11 @@ from flodl.checkpoint import (
     checkpoint_keys,
     checkpoint_metadata,
     load_checkpoint_file,
-    persistent_buffers,
-    qualify,
     save_checkpoint_file,
 )
 from flodl.checkpoint.extra_state import extra_modules, extra_states
 from flodl.checkpoint.forms import CASTABLE
+from flodl.checkpoint.names import persistent_buffers, qualify
 from flodl.checkpoint.sharded import agreed, everywhere, local_part, reshard, sharing_ranks
 from flodl.errors import CheckpointError, DivergedError
 from flodl.graph.graph import Graph
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flodl.monitor import EpochMetrics
+    from flodl.train.run.loop_state import Position
     from flodl.train.run.part_states import Parts
-    from flodl.train.run.training_state import Position
 
 
 @final

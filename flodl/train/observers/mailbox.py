@@ -166,15 +166,18 @@ class PrivateSocket:
         if not hasattr(socket, "AF_UNIX") or not hasattr(os, "geteuid"):
             raise OSError("this system has no Unix sockets")
         self._mailbox = mailbox
-        name = name_for(run)
-        self.path = _private_folder(len(name) + 1) / name
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()  # of a killed process: only one process writes a run directory
+        name, first = name_for(run), f"{name_for(run)}.new"
+        folder = _private_folder(len(first) + 1)
+        self.path, new = folder / name, folder / first
+        _remove_left(folder)
+        new.unlink(missing_ok=True)  # of a killed process: only one writes a run directory
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._listener.bind(str(self.path))
-            self.path.chmod(0o600)
+            self._listener.bind(str(new))
+            new.chmod(0o600)
             self._listener.listen(_MOST_CLIENTS)
+            # It listens before it has its name: others remove sockets where nothing listens.
+            new.replace(self.path)
         except OSError:
             self._listener.close()
             raise
@@ -244,6 +247,19 @@ def _line(channel: socket.socket) -> bytes:
         if len(data) > _LONGEST_REQUEST:
             raise ValueError("the request is too long")
     return data
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove the sockets that killed processes left: nothing listens there."""
+    for path in filter(Path.is_socket, folder.glob("*.sock")):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+            channel.setblocking(False)
+            try:
+                channel.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError:
+                continue  # it has many clients, or has just ended
 
 
 def _private_folder(room: int) -> Path:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
+from flodl import log
 from flodl.data import IterableLoader
 from flodl.monitor.ledger import Account
 from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.ranks.planning.scheduler import redistributed
 from flodl.ranks.settings import Policy
-from flodl.train.callbacks import Callback
+from flodl.train.callbacks import Callback, Hooks
 from flodl.train.epoch_end import call_back
 from flodl.train.observers.checkpoints import (
     CheckpointKeeper,
     last_values,
     non_finite_parameters,
 )
-from flodl.train.observers.step_trace import StepTrace
+from flodl.train.observers.epoch_observers import EpochFunction
 from flodl.train.parts import LOADER_DEFAULTS, Assembly
-from flodl.train.run.loop_state import EpochTexts, LoopState
-from flodl.train.run.rank_state import RankCounts, RankStart, own_states, rank_record
-from flodl.train.run.training_state import Position, TrainingState
+from flodl.train.policies.feed import Membership
+from flodl.train.run.loop_state import EpochTexts, LoopState, Position
+from flodl.train.run.rank_state import ELASTIC, RankCounts, RankStart, own_states, rank_record
+from flodl.train.run.training_state import TrainingState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,8 +56,6 @@ class RankCheckpoints(Callback):
     Attributes:
         keeper: Writes the files, or takes part in that.
         samples: Records which batches this rank trains.
-        trace: Records the steps of rank 0; None without a run directory, and before :meth:`begin`.
-        unchecked: Whether :meth:`check_once` is still to be called.
         keeps: Whether states are kept; the same on all ranks after :meth:`begin`.
     """
 
@@ -71,14 +73,13 @@ class RankCheckpoints(Callback):
         self._texts = EpochTexts()
         self._ledger: SampleLedger | None = None
         self.samples = SampleRecorder(group.rank, parts.batches.batch_size or 0)
-        self.trace: StepTrace | None = None
-        self.keeps, self.unchecked = False, True
+        self.keeps = False
 
     def begin(self, found: RankStart, label: str) -> None:
         """Continue from a checkpoint or start from the beginning; collective."""
-        plan, group = self._plan, self._group
+        plan = self._plan
         self._label = label
-        self._check()
+        self.check()
         self.keeps = (
             self._group.broadcast_object(self.keeper.keeps)
             if found.writes is None
@@ -95,9 +96,6 @@ class RankCheckpoints(Callback):
             self._ledger = _ledger(path, facts, found.ledger, start.source)
         elif plan.whole is not None and (run := plan.whole.run_dir) is not None and found.ledger:
             self._ledger = SampleLedger.follow(run.sample_ledger, found.ledger)
-        self.trace = StepTrace.begin(
-            plan, self._parts.batches, group, after=found.counts.steps, source=start.source
-        )
 
     def attend(
         self,
@@ -119,42 +117,60 @@ class RankCheckpoints(Callback):
         self._feed, self._steps, self._guarding = feed, steps, guarding
         self._steering, self._history = steering, history
 
-    def take_over(self, plan: TrainingPlan, steps: int) -> None:
-        """Write from now on what another rank has written.
+    def membership(self, observers: Hooks) -> Membership:
+        """Return what this rank does for the others, if ranks come and go.
 
         Args:
-            plan: Names the run directory.
-            steps: Optimizer steps of this rank.
+            observers: What flodl itself does; a rank that writes from now on does more.
+        """
+        return Membership(
+            logs=self._steps.logs,
+            samples=self.samples,
+            write=self._write_for_joining,
+            record=self._record,
+            take_over=partial(self._take_over, observers),
+            step_down=self._step_down,
+        )
+
+    def _take_over(self, observers: Hooks) -> None:
+        """Write and print from now on; only this rank takes part.
 
         Raises:
-            RunDirectoryError: The ledger cannot be continued.
+            RunDirectoryError: The run directory or its sample ledger cannot be continued.
         """
-        self._plan = plan
+        assert self._plan.whole is not None  # noqa: S101 - a rank of the start has it
+        plan = self._plan = self._plan.whole
+        log.set_verbosity(log.level_of(os.environ))
+        log.warning(
+            "the rank that writes the files of the training is gone; another one writes now"
+        )
+        if plan.run_dir is not None:
+            plan.run_dir.take_over()
         self.keeper.finish()
         self.keeper = CheckpointKeeper(self._parts.model, plan.run_dir)
         if self._ledger is not None:
             self._ledger.take_over()
-        self.trace = StepTrace.begin(
-            plan, self._parts.batches, self._group, after=steps, source=None
-        )
+        self._steering.record_in(plan.run_dir)
+        self._steps.take_over(plan, self._group, self._steering)
+        if plan.metrics_fn is not None:
+            observers.add(EpochFunction(plan.metrics_fn))
+        self._steering.open()
 
-    def ledger_mark(self) -> dict[str, Any] | None:
+    def _step_down(self) -> None:
+        """Write no more: the others have gone on without this rank, and one of them writes."""
+        if self._plan.run_dir is not None:
+            self._plan.run_dir.hand_over()
+
+    def _ledger_mark(self) -> dict[str, Any] | None:
         """Return the mark of the sample ledger; None if this rank has none."""
         return self._ledger.mark() if self._ledger is not None else None
 
-    def check_once(self) -> None:
-        """Check after the first step that the training can be saved.
-
-        An optimizer has no state before its first step.
+    def check(self) -> None:
+        """Check that the training can be saved; an optimizer has no state before its first step.
 
         Raises:
             ValueError: It cannot; the message names the tensor or the object.
         """
-        if self.unchecked:
-            self.unchecked = False
-            self._check()
-
-    def _check(self) -> None:
         if self.keeper.keeps:  # the same in all processes that share the model
             TrainingState.check(self._parts.parts({}))
 
@@ -172,7 +188,7 @@ class RankCheckpoints(Callback):
             self._ledger.append(position, [trained for trained, _ in segments])
             self._ledger.append(position, [left for _, left in segments], left_out=True)
 
-    def append_segments(self, position: int, segments: Sequence[bytes]) -> None:
+    def _record(self, position: int, segments: Sequence[bytes]) -> None:
         """Append samples that are collected already, on the rank that writes."""
         if self._ledger is not None:
             self._ledger.append(position, segments)
@@ -202,14 +218,14 @@ class RankCheckpoints(Callback):
 
     def save_now(self) -> str:
         """Save a checkpoint; return why that cannot be done now, or an empty text; collective."""
-        log = self._steps.logs.current
+        current = self._steps.logs.current
         if self._cannot_resume():
             return (
                 "data that can only be iterated has no checkpoint inside an epoch; the one at the "
                 "end of the epoch is written anyway"
             )
-        if self._feed.in_order and log is not None:
-            log.losses.check()
+        if self._feed.in_order and current is not None:
+            current.losses.check()
         if bad := non_finite_parameters(self._parts.model):
             return f"parameters are not finite: {', '.join(bad[:3])}"
         self.save()
@@ -297,12 +313,35 @@ class RankCheckpoints(Callback):
         return {
             "schedule": schedule.as_json(),
             "ranks": ranks,
-            "ledger": self.ledger_mark(),
+            "ledger": self._ledger_mark(),
             "outer": outer.state_dict() if outer is not None else {},
             "orders": [
                 self._parts.loader.state_at(*begun) for begun in schedule.unfinished(length)
             ],
         }
+
+    def _write_for_joining(
+        self, file: Path, place: Position, schedule: ScheduleState, joined: Mapping[str, Any]
+    ) -> None:
+        """Write the state of this rank for one that joins; only this rank takes part.
+
+        A rank that joins gets an ordinary checkpoint with one more value: how the ranks share the
+        window that they train.
+
+        Args:
+            file: The checkpoint to write.
+            place: Where the training continues.
+            schedule: How the ranks share the batches.
+            joined: What ranks that come and go know besides.
+        """
+        state, counts = self.state()
+        rank = rank_record(self._parts, self._steps.logs, counts, "", {}) | {"logs": []}
+        shared = {"schedule": schedule.as_json(), "ranks": [rank], "ledger": self._ledger_mark()}
+        extra = replace(state, distributed=shared).as_json()
+        extra[ELASTIC] = {**joined, "writes": self.keeps}
+        captured = TrainingState.capture(self._parts.parts(extra), place)
+        assert captured is not None  # noqa: S101 - the model is not sharded
+        captured.write(file)
 
     def save_final(self) -> None:
         """Write the trained model."""

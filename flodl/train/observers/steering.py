@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from torch.optim import Optimizer
+
     from flodl.train.observers.mailbox import Answer
-    from flodl.train.parts import Assembly
-    from flodl.train.plan import TrainingPlan
     from flodl.train.run.run_directory import RunDirectory
     from flodl.train.step.learning_rate import SteeredRate
+    from flodl.train.step.torch_schedule import TorchSchedule
 
 
 Value: TypeAlias = bool | int | float | str
@@ -177,8 +178,10 @@ class Steering:
     """Carries out acts on a training, and records them.
 
     Args:
-        plan: Declares the live settings, and names the run directory.
-        parts: Optimizer and schedule.
+        declared: The live settings.
+        run: The run directory; None without one.
+        optimizer: Its rates change if nothing else sets them.
+        torch_schedule: Sets the rates; None if no scheduler of torch does.
         rate: The source of learning rates.
         wake: Makes the training look for letters soon.
 
@@ -192,20 +195,22 @@ class Steering:
 
     def __init__(
         self,
-        plan: TrainingPlan,
-        parts: Assembly,
+        declared: Sequence[LiveSetting],
+        run: RunDirectory | None,
+        optimizer: Optimizer,
+        torch_schedule: TorchSchedule | None,
         rate: SteeredRate,
         wake: Callable[[], object] = lambda: None,
     ) -> None:
-        self._parts, self._rate = parts, rate
-        self.settings = LiveSettings(plan.live_settings)
+        self._optimizer, self._torch_schedule, self._rate = optimizer, torch_schedule, rate
+        self.settings = LiveSettings(declared)
         self.mailbox = Mailbox(wake)
         self.stopping = False
         self.announce: Callable[[Mapping[str, Any]], object] = lambda _: None
         self.on_pause: Callable[[float | None], object] = lambda _: None
         self._paused = False
         self._socket: PrivateSocket | None = None
-        self.record_in(plan.run_dir)
+        self.record_in(run)
         self._announced: Act | None = None
         self._replayed: list[Act] = []
 
@@ -235,7 +240,7 @@ class Steering:
 
     def saved(self) -> dict[str, Any]:
         """Return what acts have changed, as JSON values for a checkpoint; empty if nothing."""
-        schedule = self._parts.torch_schedule
+        schedule = self._torch_schedule
         found = {
             "factor": self._rate.factor if self._rate.factor != 1.0 else None,
             "scheduler": schedule.asked() if schedule is not None else None,
@@ -255,8 +260,8 @@ class Steering:
             source: The checkpoint; None for a new training.
         """
         self._rate.factor = float(saved.get("factor", 1.0))
-        if self._parts.torch_schedule is not None:
-            self._parts.torch_schedule.restore_asked(saved.get("scheduler", {}))
+        if self._torch_schedule is not None:
+            self._torch_schedule.restore_asked(saved.get("scheduler", {}))
         self.settings.restore(saved.get("settings", {}))
         self._replayed = [Act.from_json(form) for form in saved.get("journal", [])]
         if source is None or self._run is None:
@@ -402,11 +407,11 @@ class Steering:
 
     def _set_rate(self, rate: float, step: int) -> float:
         """Set the learning rate of the next step; return the one before."""
-        if self._parts.torch_schedule is not None:
-            return self._parts.torch_schedule.ask_for(rate)
+        if self._torch_schedule is not None:
+            return self._torch_schedule.ask_for(rate)
         if self._rate.schedule is not None:
             return self._rate.ask_for(rate, step)
-        groups = self._parts.optimizer.param_groups
+        groups = self._optimizer.param_groups
         first = float(groups[0]["lr"])
         for group in groups:
             ratio = float(group["lr"]) / first if first else 1.0

@@ -12,24 +12,29 @@ has the average keeps it; the others take its state. The batches of a dead rank 
 
 from __future__ import annotations
 
+import base64
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, final
 
 from flodl import log
-from flodl.errors import PlanMismatchError
+from flodl.checkpoint.names import persistent_buffers
+from flodl.checkpoint.store import load_checkpoint_file
+from flodl.checkpoint.training import TrainingFile
+from flodl.errors import CheckpointError, PlanMismatchError
 from flodl.ranks.averaging.average import Averaged
 from flodl.ranks.elastic.group import ElasticGroup, RankLost
 from flodl.ranks.planning.schedule import Joined, WindowReport
 from flodl.ranks.planning.scheduler import digest, initial_schedule, redistributed
+from flodl.train.epoch_metrics import add_up
 from flodl.train.policies.windows import LeaseWindow, WindowFeed
+from flodl.train.run.rank_state import ELASTIC
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
     from pathlib import Path
 
-    from flodl.train.policies.feed import Exchanged, FeedParts, Part
-    from flodl.train.run.member import Member
+    from flodl.train.policies.feed import Exchanged, FeedParts, Membership, Part
 
 _TERMINATE = 1
 """Place of the wish to stop with a checkpoint."""
@@ -55,6 +60,7 @@ class ElasticFeed(WindowFeed):
         self._logs: dict[str, list[dict[str, Any]]] = {}
         """What each rank has measured up to the latest average."""
         self._enters, self._has_met = True, False
+        self._model = given.parts.model
         if (joined := given.found.joined) is None:
             return
         self._averager.load_base(given.found.base)
@@ -65,7 +71,7 @@ class ElasticFeed(WindowFeed):
             self._window = LeaseWindow(last, plan.start, plan, self.schedule)
             self._has_met = True
 
-    def attend(self, member: Member) -> None:
+    def attend(self, member: Membership) -> None:
         """Learn how the state of this rank is read and written."""
         self._member = member
         self._ranks.succeed, self._ranks.step_down = member.take_over, member.step_down
@@ -83,8 +89,17 @@ class ElasticFeed(WindowFeed):
             offers=list(self._offers.values()),
             barrier_every=self.config.barrier_every,
         )
-        base = self._averager.base()
-        self._member.write(file, self.place(0), self.schedule, joined, base)
+        known = {**asdict(joined), "base": self._averager.base()}
+        self._member.write(file, self.place(0), self.schedule, known)
+
+    def _take(self, file: Path) -> Joined:
+        """Take the weights of a rank that is ahead; return what it knows of the window."""
+        named = self._model.named_parameters(remove_duplicate=False)
+        load_checkpoint_file(file, named, persistent_buffers(self._model, tied=True))
+        extra = TrainingFile.open(file).value("extra")
+        if not isinstance(extra, dict) or ELASTIC not in extra:
+            raise CheckpointError(f"{file} is not the state of a training for a rank that joins")
+        return Joined.from_json(extra[ELASTIC])
 
     # --- Windows -------------------------------------------------------------------------------
 
@@ -130,7 +145,7 @@ class ElasticFeed(WindowFeed):
         else:
             known = [speeds.get(name) for name in self._members]
             self.schedule = redistributed(self.schedule, self.config, known)
-        self._member.renumber(self.rank)
+        self._member.samples.rank = self.rank
 
     # --- The end of a window -------------------------------------------------------------------
 
@@ -150,7 +165,8 @@ class ElasticFeed(WindowFeed):
         self._window, self._offers, self._present = None, {}, tuple(offers)
         wanted = [row[6:] for row in rows.values()]
         exchanged = self._settled(window.plan, reports, wanted, own, averaged=True)
-        self._member.record(self.schedule.position, list(offers.values()))
+        segments = [base64.b64decode(offer["segment"]) for offer in offers.values()]
+        self._member.record(self.schedule.position, segments)
         if any(offer["gone"] for offer in offers.values()):
             return self._without_lighthouse(exchanged)
         return exchanged
@@ -158,16 +174,17 @@ class ElasticFeed(WindowFeed):
     def _averaged(self, window: LeaseWindow) -> tuple[Averaged, float]:
         """Average with all ranks that are left; return the result and its cost in ms."""
         ranks = self._ranks
-        mine = {
+        mine: dict[str, Any] = {
             "name": ranks.name,
             "batches": window.done,
             "digest": digest(self.schedule),
-            **self._member.told(),
+            "segment": base64.b64encode(self._member.samples.take()).decode(),
+            "logs": self._member.logs.state(),
         }
         while True:
             if not self._has_met and (state := ranks.meet()) is not None:
                 # A rank died before all had the average: take it from one that has it.
-                joined = self._member.take(state)
+                joined = self._take(state)
                 self._averager.begin_again()
                 self._offers = {offer["name"]: offer for offer in joined.offers}
                 if ranks.name not in self._offers:
@@ -222,7 +239,8 @@ class ElasticFeed(WindowFeed):
             if name not in offers
         ]
         if any(lost) and self._ranks.leads:
-            self._member.add_logs(lost)
+            logs = self._member.logs
+            logs.go_back(add_up([logs.state(), *lost]))
         self._logs = {name: offer["logs"] for name, offer in offers.items()}
 
     def _tell(self, offers: Mapping[str, Mapping[str, Any]], window: LeaseWindow) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from flodl.errors import DivergedError
     from flodl.ranks.averaging.backends import Wire
     from flodl.ranks.group import Group
+    from flodl.ranks.ledger.sample_ledger import SampleRecorder
     from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
     from flodl.train.epoch_metrics import EpochLogs
     from flodl.train.observers.epoch_observers import Marks
     from flodl.train.observers.guards.loss_guard import Losses
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
-    from flodl.train.policies.sync import SharedGradient
-    from flodl.train.run.member import Member
+    from flodl.train.policies.shared_gradient import SharedGradient
+    from flodl.train.run.loop_state import Position
     from flodl.train.run.rank_state import RankStart
-    from flodl.train.run.training_state import Position
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +106,31 @@ class Exchanged:
     comm_ms: float = 0.0
     wait_ms: float = 0.0
     wishes: Sequence[float] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Membership:
+    """What a rank does for the others, where ranks come and go.
+
+    Rank 0 may be lost, too. Then another rank writes on in the same run directory. The page and the
+    curves show its own steps from now on. Of earlier epochs, the load of the machine is not known
+    any more.
+
+    Attributes:
+        logs: What this rank has measured.
+        samples: Which samples it has trained.
+        write: Writes the state of this rank for one that joins.
+        record: Writes the samples of all ranks to the ledger, or follows the rank that does.
+        take_over: Lets this rank write the files of the training and print.
+        step_down: Lets this rank write no more.
+    """
+
+    logs: EpochLogs
+    samples: SampleRecorder
+    write: Callable[[Path, Position, ScheduleState, Mapping[str, Any]], object]
+    record: Callable[[int, Sequence[bytes]], object]
+    take_over: Callable[[], object]
+    step_down: Callable[[], object]
 
 
 W = TypeVar("W", bound=FeedWindow)
@@ -316,7 +341,7 @@ class Feed(ABC, Generic[W]):
 
     # --- Ranks that come and go ----------------------------------------------------------------
 
-    def attend(self, member: Member) -> None:
+    def attend(self, member: Membership) -> None:
         """Learn how the state of this rank is read and written, if ranks come and go."""
 
     def write_state(self, file: Path) -> None:

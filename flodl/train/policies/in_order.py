@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from flodl.train.observers.guards.loss_guard import Losses
 from flodl.train.policies.feed import Exchanged, Feed, FeedParts, FeedWindow
-from flodl.train.run.training_state import Position
+from flodl.train.run.loop_state import Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -15,7 +15,7 @@ from flodl.ranks.planning.schedule import cut, numbers
 from flodl.ranks.planning.scheduler import leave_out, pass_barrier, pass_left_out
 from flodl.train.observers.guards.loss_guard import Losses
 from flodl.train.policies.feed import Feed, FeedParts, FeedWindow
-from flodl.train.run.training_state import Position
+from flodl.train.run.loop_state import Position
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence

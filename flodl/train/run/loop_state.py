@@ -27,6 +27,26 @@ _ALONE: dict[str, Any] = {"schedule": None, "ranks": []}
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The position of a training.
+
+    Attributes:
+        epoch: Number of complete epochs, which is the number of the current epoch, counted from 0.
+        step: Steps done in that epoch.
+        global_step: Optimizer steps done in the whole run.
+    """
+
+    epoch: int
+    step: int
+    global_step: int
+
+
+BEGINNING = Position(0, 0, 0)
+"""Where a new training begins."""
+
+
+@final
 class EpochTexts:
     """The epochs of one training as JSON text, each converted once.
 

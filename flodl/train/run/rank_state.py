@@ -26,11 +26,10 @@ from flodl.ranks.averaging.buffers import broadcast_state
 from flodl.ranks.planning.schedule import Joined, ScheduleConfig, ScheduleState
 from flodl.ranks.planning.scheduler import redistributed
 from flodl.train.epoch_metrics import EpochLogs, add_up
-from flodl.train.run.loop_state import LoopState
+from flodl.train.run.loop_state import LoopState, Position
 from flodl.train.run.part_states import modes, set_modes, set_states, states_of
 from flodl.train.run.resume import Start, resume, set_rates, withdrawn_if_refused
 from flodl.train.run.resume_checks import check_same_order
-from flodl.train.run.training_state import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,9 @@ from fdl.base.shell_words import program_words
 from flodl import log
 from flodl.environment import environment_report
 from flodl.errors import RunDirectoryError, WorkersFailed
-from flodl.monitor import CsvSink, HtmlSink, LogSink
 from flodl.monitor.metadata import read_metadata
+from flodl.monitor.report import HtmlSink
+from flodl.monitor.sinks import CsvSink, LogSink
 from flodl.ranks.launch.launcher import detect
 from flodl.train.run.program_record import (
     IDENTITY,

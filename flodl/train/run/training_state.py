@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor, nn
 
-from flodl.checkpoint import persistent_buffers
 from flodl.checkpoint.buffer_sizes import sized_as_stored
 from flodl.checkpoint.container import TRAINING_PREFIX
 from flodl.checkpoint.extra_state import (
@@ -29,6 +28,7 @@ from flodl.checkpoint.extra_state import (
 from flodl.checkpoint.files import read_stream
 from flodl.checkpoint.forms import check_storable
 from flodl.checkpoint.generators import check_generator_states
+from flodl.checkpoint.names import persistent_buffers
 from flodl.checkpoint.optimizer import describe_optimizer, read_optimizer
 from flodl.checkpoint.sharded import become, collected, is_sharded, reshard, sharing_ranks
 from flodl.checkpoint.snapshot import snapshot
@@ -36,6 +36,7 @@ from flodl.checkpoint.store import save_checkpoint, tensors_by_name
 from flodl.checkpoint.training import TrainingFile, describe_training, save_training_file
 from flodl.checkpoint.values import decode, encode
 from flodl.errors import CheckpointError
+from flodl.train.run.loop_state import BEGINNING, Position
 from flodl.train.run.part_states import (
     check_registered,
     checked_carried,
@@ -54,26 +55,6 @@ if TYPE_CHECKING:
     import os
 
     from flodl.train.run.part_states import Parts
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Position:
-    """The position of a training.
-
-    Attributes:
-        epoch: Number of complete epochs, which is the number of the current epoch, counted from 0.
-        step: Steps done in that epoch.
-        global_step: Optimizer steps done in the whole run.
-    """
-
-    epoch: int
-    step: int
-    global_step: int
-
-
-BEGINNING = Position(0, 0, 0)
-"""Where a new training begins."""
 
 
 @final
@@ -332,7 +313,7 @@ def _checked_states(file: TrainingFile, parts: Parts) -> dict[str, Any]:
             there = name in file.description
             verb = ("has", "this training has none") if there else ("lacks", "it has one")
             raise CheckpointError(
-                f"{where} {verb[0]} the state of a {name} and {verb[1]}: {remedy}"
+                f"{where} {verb[0]} the state of the {name}, and {verb[1]}: {remedy}"
             )
     names = (*moving, "registered", "carried", "observed", "random")
     states = {name: file.value(name) for name in names}

@@ -20,8 +20,8 @@ from flodl.train.step.precision import Precision
 from flodl.train.step.torch_schedule import SchedulerSettings
 
 if TYPE_CHECKING:
-    from flodl.train.step.base import LossScaler
     from flodl.train.step.learning_rate import Schedule
+    from flodl.train.step.precision import LossScaler
 
 
 def _scaler(scaler: Any) -> Any:

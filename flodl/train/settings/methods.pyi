@@ -13,10 +13,10 @@ from torch import Tensor
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.ranks.averaging.outer_optimizer import OuterOptimizer
 from flodl.ranks.settings import Backend, ExchangeFormat, Policy
-from flodl.train.plan import Worker
+from flodl.train.callbacks import Worker
 from flodl.train.run.run_directory import RunDirectory
-from flodl.train.step.base import LossScaler
 from flodl.train.step.learning_rate import Schedule
+from flodl.train.step.precision import LossScaler
 from flodl.train.step.torch_schedule import Interval, SchedulerFactory
 
 class SettingMethods:

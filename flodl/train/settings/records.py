@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from flodl.monitor import EpochMetrics, Monitor, Sink
     from flodl.monitor.timeline import Timeline
-    from flodl.train.callbacks import Callback
+    from flodl.train.callbacks import Callback, Worker
     from flodl.train.observers.steering import LiveSetting
-    from flodl.train.plan import Worker
     from flodl.train.run.run_directory import RunDirectory
 
     SinkFactory: TypeAlias = Callable[[RunDirectory | None], Sink]

@@ -22,19 +22,6 @@ if TYPE_CHECKING:
     TrainFn: TypeAlias = Callable[[Any, Any], Tensor]
 
 
-class LossScaler(Protocol):
-    """The interface of a loss scaler for fp16, see :class:`flodl.GradScaler`."""
-
-    def scale(self, loss: Tensor) -> Tensor:
-        """Return the loss times the scale."""
-
-    def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> bool:
-        """Unscale, clip and step unless a gradient is not finite; return whether it stepped."""
-
-    def update(self) -> None:
-        """Adjust the scale."""
-
-
 class GradientWatch(Protocol):
     """Reads weights and gradients of a step; changes nothing."""
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from flodl.train.step.base import StepEngine
-
 
 class Schedule(Protocol):
     """Computes learning rates; it has no state and no reference to an optimizer."""
@@ -119,7 +117,7 @@ class SteeredRate:
         scale: Factor of every rate; may be changed between two steps.
         factor: Another factor, of the rates that people asked for while it trains.
         late: Whether the program set the first schedule while it trained.
-        engine: Takes its rates from here; None without one.
+        on_first: Gets the first schedule that the program sets while it trains; None for nobody.
         position: Place in the schedule of the next step, if that is not the number of steps before
             it: several ranks count the batches of all of them.
     """
@@ -134,7 +132,7 @@ class SteeredRate:
         self.scale = scale
         self.factor = 1.0
         self._alone = alone
-        self.engine: StepEngine | None = None
+        self.on_first: Callable[[Schedule], object] | None = None
 
     def lr(self, step: int) -> float:
         """Return the scaled rate of the schedule."""
@@ -183,8 +181,8 @@ class SteeredRate:
         first = self._schedule is None
         self._schedule = checked_schedule(schedule)
         self.late |= first
-        if first and self.engine is not None:
-            self.engine.set_schedule(self)
+        if first and self.on_first is not None:
+            self.on_first(self)
 
 
 FIRST_RATE = "initial_lr"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import torch
 
@@ -16,12 +16,22 @@ from flodl.nn.clip import limited_norm
 from flodl.train.metrics import RecordedValues, recording_into
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor, nn
 
-    from flodl.train.plan import TrainingPlan
-    from flodl.train.step.base import LossScaler
+
+class LossScaler(Protocol):
+    """The interface of a loss scaler for fp16, see :class:`flodl.GradScaler`."""
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """Return the loss times the scale."""
+
+    def step(self, optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> bool:
+        """Unscale, clip and step unless a gradient is not finite; return whether it stepped."""
+
+    def update(self) -> None:
+        """Adjust the scale."""
 
 
 @final
@@ -30,7 +40,7 @@ class CountedScaler:
 
     Args:
         scaler: A scaler of torch or of flodl, or an object with the methods of
-            :class:`~flodl.train.step.base.LossScaler`.
+            :class:`LossScaler`.
         model: Its gradients are clipped.
 
     Attributes:
@@ -151,19 +161,29 @@ class FirstBatch:
     Both losses are computed by copies of the model in evaluation mode, where no dropout hides the
     difference. Random generators, buffers and recorded scalars stay as they are.
 
+    Args:
+        precision: What the settings name; None if they name nothing.
+        train_fn: ``(model, batch) -> loss``.
+        begins: Whether the training begins with its first batch.
+
     Attributes:
         waits: Whether the comparison is still to be made.
     """
 
-    def __init__(self, plan: TrainingPlan, *, begins: bool) -> None:
-        self._plan = plan
-        precision = plan.precision
+    def __init__(
+        self,
+        precision: Precision | None,
+        train_fn: Callable[[Any, Any], Tensor],
+        *,
+        begins: bool,
+    ) -> None:
+        self._precision, self._train_fn = precision, train_fn
         self.waits = begins and precision is not None and precision.compares
 
     def look(self, model: nn.Module, batch: Any) -> None:
         """Compare, and print the result; call it before the first step."""
         self.waits = False
-        precision = self._plan.precision
+        precision = self._precision
         if precision is None or any(map(is_sharded, model.parameters())):
             return
         try:
@@ -190,7 +210,7 @@ class FirstBatch:
                 recording_into(RecordedValues()),
                 torch.autocast(device, dtype or torch.bfloat16, enabled=dtype is not None),
             ):
-                return float(self._plan.train_fn(twin, copy.deepcopy(batch)).detach())
+                return float(self._train_fn(twin, copy.deepcopy(batch)).detach())
         finally:
             for buffer, before in buffers:  # train_fn may use a model that it knows by name
                 become(buffer, before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -289,6 +290,13 @@ class EagerEngine(TunedEngine):
     """
 
     name: ClassVar[str] = "eager"
+
+
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer evaluates the loss itself in a step, as LBFGS does."""
+    # The method of the class: a scheduler of torch puts a wrapper into the object.
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 @final

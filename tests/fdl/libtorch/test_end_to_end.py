@@ -18,6 +18,7 @@ import pytest
 from tests.fdl.fetch.server import Server
 from tests.fdl.libtorch import archives
 from tests.fdl.prove.cuda import compile_library
+from tests.surroundings import of_machine
 
 TORCH = "2.13.0"
 
@@ -62,9 +63,9 @@ def torch_wheel(tmp_path_factory):
     """torch's CPU wheel, from wherever pip takes it."""
     folder = tmp_path_factory.mktemp("torch-wheel")
     argv = [sys.executable, "-m", "pip", "download", f"torch=={TORCH}+cpu", "--no-deps"]
-    done = subprocess.run([*argv, "--dest", str(folder)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"pip has no torch {TORCH}+cpu here: {done.stderr.strip().splitlines()[-1]}")
+    argv += ["--dest", str(folder)]
+    if subprocess.run(argv, env={**os.environ, **of_machine()}, capture_output=True).returncode:
+        pytest.skip("pip finds no CPU build of torch 2.13.0")
     return next(folder.glob("*.whl"))
 
 

@@ -14,7 +14,8 @@ from benchmarks.many_runs import EPOCHS, losses, make_runs
 from fdl.runs.pages.catalog import Cache, Catalog, Entry
 from fdl.runs.pages.curves import Request, curve, packed
 from fdl.runs.step_files import Line, StepFiles, merged, of_values
-from flodl.monitor import StepFilesSink, StepSeries
+from flodl.monitor import StepSeries
+from flodl.monitor.step_files import StepFilesSink
 from tests.fdl.run_directory.trails import trail
 
 POINTS = 40_000

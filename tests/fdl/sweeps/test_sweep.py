@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,14 +16,19 @@ from tests.fdl.sweeps.conftest import states
 from tests.fdl.terminal import PATIENCE
 
 
-def start(root: Path, *args: str) -> subprocess.Popen[str]:
-    """Type a sweep in a project that goes on meanwhile."""
+@contextmanager
+def started(root: Path, *args: str) -> Iterator[subprocess.Popen[str]]:
+    """Type a sweep in a project that goes on meanwhile; at the end it is stopped."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "fdl", *args], cwd=root, start_new_session=True, text=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         env={**os.environ, "CI": "1", "PATH": path},
-    )  # fmt: skip
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
 def test_each_run_has_a_directory_with_its_values_log_and_record(scores, fdl):
@@ -110,11 +117,11 @@ def test_an_interrupted_sweep_continues(project, fdl):
             "wait.sh": 'echo "$2" >> started; while [ ! -e go ]; do sleep 0.01; done',
         }
     )
-    process = start(root, "wait", "--each", "n=1..3")
-    wait_for((root / "started").exists)
-    locked = fdl("sweep", "resume")
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=PATIENCE)
+    with started(root, "wait", "--each", "n=1..3") as process:
+        wait_for((root / "started").exists)
+        locked = fdl("sweep", "resume")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE)
     assert "another process runs the sweep" in locked.err
     assert process.returncode == 143
     assert "3 of 3 runs are not finished" in err
@@ -202,19 +209,20 @@ def test_a_typed_folder_holds_the_sweep(project, fdl):
 @pytest.mark.slow
 def test_an_interrupted_training_is_resumed_from_its_checkpoint(project, torch_fdl):
     root = project(FILES)
-    process = start(root, "train", "--epochs", "12", "--each", "lr=0.1,0.2")
-    wait_for(lambda: list(root.glob("out/train/*/lr=0.1/*/last.fdl")))
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE)
+    with started(root, "train", "--epochs", "12", "--each", "lr=0.1,0.2") as process:
+        [checkpoint] = wait_for(lambda: list(root.glob("out/train/*/lr=0.1/last.fdl")))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
     assert "2 of 2 runs are not finished" in err
     assert states(root) == {"lr=0.1": "stopped", "lr=0.2": "waiting"}
     done = torch_fdl("sweep", "resume", timeout=120)
     assert done.exit == 0, done.err
-    first, second = sorted(root.glob("out/train/*/lr=0.1/*/run.json"))
-    again = json.loads(second.read_text())
-    assert again["resumed_from"] == str(first.with_name("last.fdl"))
+    again = json.loads(checkpoint.with_name("run.json").read_text())
+    assert again["resumed_from"] == str(checkpoint)
     assert (again["state"], again["epochs"]) == ("complete", 12)
-    assert len(list(root.glob("out/train/*/lr=0.2/*/run.json"))) == 1
+    rows = checkpoint.with_name("metrics.csv").read_text().splitlines()[1:]
+    assert [int(row.partition(",")[0]) for row in rows] == list(range(1, 13))
+    assert len(list(root.glob("out/train/*/lr=*/**/run.json"))) == 2
     assert "loss" in done.out
 
 

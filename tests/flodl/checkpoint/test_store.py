@@ -19,12 +19,12 @@ from flodl.checkpoint import (
     checkpoint_keys,
     checkpoint_metadata,
     checkpoint_version,
-    config_sidecar,
     load_checkpoint,
     load_checkpoint_file,
     save_checkpoint,
     save_checkpoint_file,
 )
+from flodl.checkpoint.files import config_sidecar
 from flodl.checkpoint.sharded import has_memory
 from flodl.errors import ArchitectureMismatch, CheckpointError, ShapeMismatch
 from flodl.graph import FlowBuilder

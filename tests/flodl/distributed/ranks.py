@@ -73,7 +73,7 @@ class _Worker:
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["pytest", "torch._dynamo", "flodl.train.training"])
+        context.set_forkserver_preload(["pytest", "torch._dynamo", "flodl.train.runner"])
         self.answers, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,))
         with _forks_from_torch():

@@ -14,8 +14,9 @@ from torch import nn
 
 from flodl.data.sampler import RandomSampler, SequentialSampler
 from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
+from flodl.train.run.loop_state import Position
 from flodl.train.run.part_states import Parts
-from flodl.train.run.training_state import Position, TrainingState
+from flodl.train.run.training_state import TrainingState
 
 DEFAULT = LedgerFacts(
     samples=1003, batch_size=16, seed=7, sampler="random", drop_last=False, epochs=3

@@ -256,6 +256,32 @@ def test_a_rank_0_that_was_out_of_reach_ends_and_the_next_one_writes_on(elastic:
     assert proof.samples_once == 240 * record["epochs"]
 
 
+HEALS = """
+import signal
+from flodl.ranks.elastic.healing import Healing
+healing = Healing("127.0.0.1", "token", {})
+(healing.folder / "state.fdl").touch()
+print(healing.folder, flush=True)
+signal.pause()
+"""
+
+
+def test_the_next_rank_removes_the_state_that_a_killed_one_wrote(tmp_path: Path) -> None:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with fork_server.start("-c", HEALS, torch=True, env=env) as killed:
+        left = Path(killed.stdout.readline().strip())
+        assert left.stat().st_mode & 0o077 == 0
+        killed.kill()
+        killed.wait()
+    assert (left / "state.fdl").exists()
+    with fork_server.start("-c", HEALS, torch=True, env=env) as rank:
+        folder = Path(rank.stdout.readline().strip())
+        assert list(tmp_path.iterdir()) == [folder]
+        rank.send_signal(signal.SIGINT)
+        rank.wait()
+    assert not list(tmp_path.iterdir())
+
+
 # --- Nobody leaves -----------------------------------------------------------------------------
 
 EXACT = {"deterministic": True}

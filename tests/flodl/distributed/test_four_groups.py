@@ -26,7 +26,7 @@ from flodl.errors import DivergedError
 from flodl.ranks.group import Group, LocalGroup, ProcessGroups
 from flodl.train import TrainerBuilder
 from flodl.train.observers.journal import Journal
-from flodl.train.training import carry_out
+from flodl.train.runner import carry_out
 from tests import fork_server
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import PATIENT, Numbers, plan_of

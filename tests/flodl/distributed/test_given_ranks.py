@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 from flodl import Trainer
 from flodl.ranks.group import Group
 from flodl.train import Callback, RunDirectory
-from flodl.train.training import carry_out
+from flodl.train.runner import carry_out
 from tests import fork_server
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, plan_of

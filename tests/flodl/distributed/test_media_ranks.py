@@ -13,7 +13,7 @@ import torch
 from flodl import Callback, Trainer
 from flodl.ranks.group import Group
 from flodl.train import RunDirectory
-from flodl.train.training import carry_out
+from flodl.train.runner import carry_out
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, linear, plan_of, sgd
 from tests.flodl.monitor.media.wandb_files import history

@@ -14,8 +14,8 @@ from flodl.ranks.group import Group, LocalGroup
 from flodl.train.micro_batch import largest_micro_batch
 from flodl.train.peak_memory import PeakMemory
 from flodl.train.run.verify import verify_run
+from flodl.train.runner import carry_out
 from flodl.train.step.halves import pieces
-from flodl.train.training import carry_out
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, linear, plan_of, sgd, train
 

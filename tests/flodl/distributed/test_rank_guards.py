@@ -17,7 +17,7 @@ from flodl.ranks.group import Group
 from flodl.ranks.ledger.sample_ledger import MAGIC, _first_chain, _link
 from flodl.train.observers.journal import Act, Journal
 from flodl.train.run.verify import main, verify_run
-from flodl.train.training import carry_out
+from flodl.train.runner import carry_out
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import PATIENT, Numbers, linear, plan_of, sgd
 

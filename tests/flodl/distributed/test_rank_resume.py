@@ -20,7 +20,7 @@ from flodl.checkpoint.generators import generator_states
 from flodl.nn import GradScaler
 from flodl.ranks.group import Group
 from flodl.train.run.part_states import observed_states
-from flodl.train.training import carry_out
+from flodl.train.runner import carry_out
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, plan_of
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flodl import Batch, Callback, Monitor, RunDirectory, Trainer, record_scalar
 from flodl.monitor import EpochRecord, Finish, RunInfo, Sink, StepSeries
 from flodl.ranks.group import Group
-from flodl.train.training import carry_out
+from flodl.train.runner import carry_out
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import PATIENT, Numbers, linear, plan_of, sgd, train
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flodl import Batch, Trainer
 from flodl.ranks.group import Group
-from flodl.train.training import carry_out
+from flodl.train.runner import carry_out
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import linear, plan_of, sgd
 

@@ -12,7 +12,7 @@ from benchmarks.virtual_ranks_group import Meeting, VirtualGroup
 from benchmarks.virtual_ranks_real import Pair, builder, virtual
 from flodl.ranks.group import Group
 from flodl.ranks.settings import Policy
-from flodl.train.training import carry_out
+from flodl.train.runner import carry_out
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import plan_of
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from flodl.ranks.group import Group, LocalGroup
-from flodl.train.plain_loop.ddp import Ddp
+from flodl.train.plain_loop.shared_loop import Ddp
 from tests.flodl.distributed.ranks import Ranks
 
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from flodl.monitor import (
-    CsvSink,
     EpochMetrics,
     EpochRecord,
     GpuMetrics,
@@ -19,7 +18,7 @@ from flodl.monitor import (
     RunInfo,
 )
 from flodl.monitor.records import RankSummary
-from flodl.monitor.sinks import epoch_line
+from flodl.monitor.sinks import CsvSink, epoch_line
 from flodl.train.run.loop_state import LoopState
 from tests.rows import each_row
 

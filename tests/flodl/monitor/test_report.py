@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from flodl.monitor import HtmlSink, Monitor
+from flodl.monitor import Monitor
+from flodl.monitor.report import HtmlSink
 
 
 class Page(HTMLParser):

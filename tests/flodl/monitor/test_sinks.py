@@ -13,23 +13,20 @@ import threading
 import pytest
 
 from flodl.monitor import (
-    BestEpoch,
-    CsvSink,
     EpochRecord,
     Finish,
     GpuSnapshot,
-    HtmlSink,
-    LogSink,
     Monitor,
     ResourceSample,
     RunInfo,
     Sink,
     StepSeries,
-    TerminalSink,
 )
 from flodl.monitor.media import MediaRecord, Text
+from flodl.monitor.records import BestEpoch
+from flodl.monitor.report import HtmlSink
 from flodl.monitor.sink_delivery import Delivery
-from flodl.monitor.sinks import finish_line
+from flodl.monitor.sinks import CsvSink, LogSink, TerminalSink, finish_line
 from tests import fork_server
 from tests.rows import each_row
 

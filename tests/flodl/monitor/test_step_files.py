@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flodl.monitor import Monitor, StepFilesSink, StepSeries
-from flodl.monitor.step_files import BLOCK
+from flodl.monitor import Monitor, StepSeries
+from flodl.monitor.step_files import BLOCK, StepFilesSink
 
 
 class Clock:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flodl.errors import DataError
-from flodl.monitor import RankActivity, Timeline, TimelineEvent, TimelineSample, merge_timelines
+from flodl.monitor import Timeline, TimelineEvent, TimelineSample, merge_timelines
 from flodl.monitor.resources import GpuSnapshot, ResourceSample
 from flodl.monitor.sampling import BusyMeter
+from flodl.monitor.timeline_records import RankActivity
 
 
 def gpu(util, device=0):

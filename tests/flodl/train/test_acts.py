@@ -361,6 +361,23 @@ def test_the_socket_belongs_to_its_user_alone(tmp_path: Path, private: Path) -> 
 
 
 @posix_only
+def test_the_next_training_removes_the_socket_of_a_killed_one(
+    terminal: Terminal, private: Path
+) -> None:
+    folder = private / f"flodl-{os.geteuid()}"
+    killed = terminal.train()
+    [left] = wait_for(lambda: list(folder.glob("*.sock")))
+    killed.kill()
+    killed.wait()
+    terminal.train()
+    [heard] = wait_for(lambda: set(folder.glob("*.sock")) - {left})
+    terminal.train()
+    wait_for(lambda: len(set(folder.glob("*.sock")) - {left}) == 2)
+    assert heard.exists()
+    assert not left.exists()
+
+
+@posix_only
 def test_a_folder_that_others_can_use_is_not_taken(
     tmp_path: Path, private: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,9 +31,10 @@ from flodl.data import DataLoader
 from flodl.errors import ArchitectureMismatch, CheckpointError, ShapeMismatch
 from flodl.train.observers.checkpoints import CheckpointKeeper
 from flodl.train.observers.ema import WeightAverage
+from flodl.train.run.loop_state import Position
 from flodl.train.run.part_states import Parts
 from flodl.train.run.run_directory import RunDirectory
-from flodl.train.run.training_state import Position, TrainingState
+from flodl.train.run.training_state import TrainingState
 
 from .programs import line, network
 
@@ -380,10 +381,12 @@ def test_a_part_that_only_one_side_has_is_refused(part, tmp_path):
     training = Training().run(1)
     training.save(tmp_path / "last.fdl")
     without = {name: getattr(training.parts(), name) for name in Parts.__slots__} | {part: None}
-    with pytest.raises(CheckpointError, match=f"has the state of a {part} and this training has"):
+    with pytest.raises(
+        CheckpointError, match=f"has the state of the {part}, and this training has"
+    ):
         TrainingState.restore(tmp_path / "last.fdl", Parts(**without))
     TrainingState.capture(Parts(**without), START).write(tmp_path / "less.fdl")
-    with pytest.raises(CheckpointError, match=f"lacks the state of a {part} and it has one"):
+    with pytest.raises(CheckpointError, match=f"lacks the state of the {part}, and it has one"):
         TrainingState.restore(tmp_path / "less.fdl", training.parts())
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from flodl.train.run.loop_state import Position
     from flodl.train.run.part_states import Parts
-    from flodl.train.run.training_state import Position
 
 
 @final
