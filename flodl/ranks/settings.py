@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
+from fdl.base.suggest import similar
 from flodl.setting import Above, OneOf, Settings, Shares, UnfitError, Whole, how, setting, switch
 
 if TYPE_CHECKING:
@@ -357,6 +358,13 @@ def mode_of(word: str) -> tuple[Policy, Backend]:
     return Policy(policy), Backend(backend)
 
 
+_KEYS = {
+    *RANK_SETTINGS, *(how(one).key for one in fields(DdpRunConfig)), *OF_ANY_TRAINING,
+    *("mode", "no_divergence_guard", "nodes", "rdzv"),
+}  # fmt: skip
+"""Keys of a ``ddp:`` section, and names of the settings of ranks."""
+
+
 def settings_of(section: Mapping[str, Any]) -> dict[str, Any]:
     """Translate a ``ddp:`` section, or the options made from one, to fields of DdpRunConfig.
 
@@ -364,9 +372,13 @@ def settings_of(section: Mapping[str, Any]) -> dict[str, Any]:
     ``max_grad_norm``, ``checkpoint_every``, ``timeline``) are ignored, too.
 
     Raises:
-        ValueError: A value has the wrong form.
+        ValueError: A name is not a setting, or a value has the wrong form.
     """
     given = {name.replace("-", "_"): value for name, value in section.items() if value is not None}
+    for name in sorted(given.keys() - _KEYS):
+        near = similar(name, sorted(_KEYS))
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{name!r} is not a setting of ranks{hint}")
     found: dict[str, Any] = {}
     if "mode" in given:
         word = str(given["mode"])

@@ -223,7 +223,7 @@ class Hooks:
         self._callbacks = tuple(callbacks)
         for callback in self._callbacks:
             if not isinstance(callback, Callback):
-                raise TypeError(f"callback {callback!r}: derive it from flodl.Callback")
+                raise TypeError(f"callback {callback!r}: {_remedy(callback)}")
         self.watches_steps = self.has("on_step_end")
 
     def add(self, callback: Callback) -> None:
@@ -259,3 +259,11 @@ class Hooks:
             if (method := getattr(callback, hook, None))
             and getattr(method, "__func__", None) is not base
         ]
+
+
+def _remedy(callback: object) -> str:
+    if isinstance(callback, type) and issubclass(callback, Callback):
+        return f"it is a class; give an object of it, such as {callback.__name__}()"
+    if isinstance(callback, list | tuple):
+        return "give each callback as an argument of its own, such as .callbacks(*callbacks)"
+    return "derive it from flodl.Callback"

@@ -40,7 +40,7 @@ def evaluate(
     """Call ``eval_fn`` in eval mode, without gradients and with the averaged weights.
 
     Raises:
-        TypeError: It did not return a mapping.
+        TypeError: It did not return a mapping of numbers.
     """
     try:
         with evaluating(model), torch.no_grad(), averaged:
@@ -50,10 +50,21 @@ def evaluate(
                     f"eval_fn returned a {type(values).__name__}; "
                     "return a mapping such as {'accuracy': 0.9}"
                 )
-            return {str(name): float(value) for name, value in values.items()}
+            return {str(name): _number(name, value) for name, value in values.items()}
     except Exception as error:
         error.add_note(f"in eval_fn after epoch {epoch} (counted from 0)")
         raise
+
+
+def _number(name: object, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        shape = getattr(value, "shape", None)
+        kind = type(value).__name__ if shape is None else f"tensor of shape {list(shape)}"
+        raise TypeError(
+            f"eval_fn returned a {kind} for {name!r}; return one number for each name"
+        ) from None
 
 
 def call_back(name: str, epoch: int, callback: Callable[..., Any], *args: object) -> Any:

@@ -19,9 +19,11 @@ from flodl.nn.modes import begin_training
 from flodl.ranks.clocks import BatchTimer
 from flodl.ranks.launch.current_group import is_first_rank
 from flodl.train.observers.ema import WeightAverage
-from flodl.train.plan import build_model, build_optimizer, optimizer_steps
+from flodl.train.plan import optimizer_steps
 from flodl.train.run.part_states import Parts, made
 from flodl.train.settings.user_parts import (
+    build_model,
+    build_optimizer,
     check_carried,
     check_closure,
     check_exchanged,

@@ -14,9 +14,8 @@ from flodl.nn.modes import begin_training
 from flodl.ranks.settings import DdpConfig
 from flodl.setting import Above, Settings, setting
 from flodl.train.plain_loop.shared_loop import SharedLoop, joined
-from flodl.train.plan import build_model, build_optimizer
 from flodl.train.run.run_records import REHEARSAL
-from flodl.train.settings.user_parts import GivenParts
+from flodl.train.settings.user_parts import GivenParts, build_model, build_optimizer
 from flodl.train.step.learning_rate import (
     Schedule,
     ScheduledRate,

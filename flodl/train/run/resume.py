@@ -22,13 +22,13 @@ from flodl.train.observers.guards.snapshots import Snapshot
 from flodl.train.run.loop_state import BEGINNING, LoopState, Position
 from flodl.train.run.part_states import set_modes, set_states, states_of
 from flodl.train.run.program_record import typed_words
-from flodl.train.run.resume_checks import check_epochs, check_optimizer
+from flodl.train.run.resume_checks import check_epochs, check_optimizer, tell_ignored
 from flodl.train.run.run_records import LAST, checkpoint_in
 from flodl.train.run.training_state import TrainingState
 from flodl.train.step.learning_rate import FIRST_RATE, set_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import torch
 
@@ -114,10 +114,11 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
         return Start()
     source = Path(path)
     terminal.status("reading the checkpoint")
-    rates = [float(group["lr"]) for group in assembly.optimizer.param_groups]
+    built = [dict(group) for group in assembly.optimizer.param_groups]
+    rates = [float(group["lr"]) for group in built]
     remove_leftovers(source.parent)
     with withdrawn_if_refused(plan):
-        restored, state = _restored(source, plan, assembly)
+        restored, state = _restored(source, plan, assembly, built)
     position = restored.position
     if position.step:
         # Without the groups that the program has added: it may add one before this epoch.
@@ -134,14 +135,16 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
         first_rates = rates
     within = f" and {position.step} batches" if position.step else ""
     log.msg(f"  resumed from {source} after {position.epoch} complete epochs{within}")
+    tell_ignored(built, assembly.optimizer, plan, state.acts)
     if position.epoch == plan.num_epochs:
         log.msg(f"  nothing is left to train: this run asks for {plan.num_epochs} epochs in all")
     return Start(position, state, generator_states(), source, restored.extra, first_rates)
 
 
-def _restored(source: Path, plan: TrainingPlan, assembly: Assembly) -> tuple[Restored, LoopState]:
+def _restored(
+    source: Path, plan: TrainingPlan, assembly: Assembly, built: Sequence[Mapping[str, Any]]
+) -> tuple[Restored, LoopState]:
     """Restore the parts, and check that the run asks for what the checkpoint can give."""
-    built = [dict(group) for group in assembly.optimizer.param_groups]
     restored = TrainingState.restore(source, assembly.parts({}))
     state = LoopState.from_json(restored.extra)
     state.check_grouping({"accumulate": plan.accumulate}, restored.position.step)

@@ -26,6 +26,10 @@ _EPOCHS = ("epochs", "num_epochs")
 """Usual names of the number of epochs in a configuration."""
 
 
+_CHOSEN = ("lr", "weight_decay", "momentum", "betas")
+"""Settings of optimizers that only programs change; some optimizers adapt others by themselves."""
+
+
 def check_epochs(source: Path, position: Position, plan: TrainingPlan) -> None:
     """Refuse a checkpoint that has begun more epochs than the run asks for.
 
@@ -86,6 +90,37 @@ def check_optimizer(
             f"checkpoint {source} was trained with {name} {before}, and this run asks for {name} "
             f"{now}; a resumed training continues with the values of its checkpoint: {remedy}"
         )
+
+
+def tell_ignored(
+    built: Sequence[Mapping[str, Any]],
+    optimizer: torch.optim.Optimizer,
+    plan: TrainingPlan,
+    acts: Mapping[str, Any],
+) -> None:
+    """Tell which values of a new optimizer have no effect, because the checkpoint has others.
+
+    It tells nothing if something else may have changed the values before the checkpoint.
+
+    Args:
+        built: The parameter groups of the optimizer before its state was restored.
+        optimizer: The optimizer with its restored state.
+        plan: The training that resumes.
+        acts: What people have changed while it trained.
+    """
+    if (
+        acts
+        or plan.callbacks
+        or any((plan.scheduler, plan.lr_scheduler, plan.epoch_fn, plan.guards))
+    ):
+        return
+    for name in _CHOSEN:
+        if not _agree(name, built, optimizer.param_groups):
+            now, before = (_plain(one[0].get(name)) for one in (optimizer.param_groups, built))
+            log.msg(
+                f"  {name} stays {now}, as in the checkpoint: {name}={before} of this program has "
+                "no effect; an epoch_fn can set it"
+            )
 
 
 def _recorded_config(source: Path) -> Mapping[str, Any]:

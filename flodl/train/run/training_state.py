@@ -313,7 +313,7 @@ def _checked_states(file: TrainingFile, parts: Parts) -> dict[str, Any]:
             there = name in file.description
             verb = ("has", "this training has none") if there else ("lacks", "it has one")
             raise CheckpointError(
-                f"{where} {verb[0]} the state of a {name} and {verb[1]}: {remedy}"
+                f"{where} {verb[0]} the state of the {name}, and {verb[1]}: {remedy}"
             )
     names = (*moving, "registered", "carried", "observed", "random")
     states = {name: file.value(name) for name in names}

@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 from itertools import chain
+from operator import itemgetter
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, final
 from weakref import WeakValueDictionary
@@ -13,6 +14,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from flodl import log
@@ -138,6 +140,60 @@ def factories(
     return given, given.model_on, takes("optimizer", optimizer, "parameters")
 
 
+def build_model(factory: ModelFactory, device: torch.device) -> nn.Module:
+    """Call a model factory and move the model to the device.
+
+    Raises:
+        TypeError: The factory returned something that is not a module.
+        ValueError: Some parameters have no shape yet.
+    """
+    model = factory(device)
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"the model factory returned a {type(model).__name__}, not a torch.nn.Module"
+        )
+    named = chain(model.named_parameters(), model.named_buffers())
+    lazy = [name for name, tensor in named if is_lazy(tensor)]
+    if lazy:
+        raise ValueError(
+            f"the parameters of the model have no shape yet ({', '.join(lazy[:3])}"
+            f"{' and more' if lazy[3:] else ''}): call it once on an example, such as "
+            "model(torch.zeros(2, features)), before the model factory returns it"
+        )
+    named = chain(model.named_parameters(), model.named_buffers())
+    meta = [name for name, tensor in named if tensor.is_meta]
+    if meta:
+        raise ValueError(
+            f"{', '.join(meta[:3])}{' and more' if meta[3:] else ''} of the model: device 'meta', "
+            "without values. Call to_empty(device=…) and load or initialise the model in the "
+            "model factory"
+        )
+    return model.to(device)
+
+
+def build_optimizer(factory: OptimizerFactory, model: nn.Module) -> torch.optim.Optimizer:
+    """Call an optimizer factory with the parameters of a model that is on its device.
+
+    Raises:
+        TypeError: The factory returned something that is not an optimizer.
+        ValueError: The optimizer holds no parameter of the model.
+    """
+    parameters = list(model.parameters())
+    optimizer = factory(parameters)
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"the optimizer factory returned a {type(optimizer).__name__}, not a "
+            "torch.optim.Optimizer"
+        )
+    held = chain.from_iterable(map(itemgetter("params"), optimizer.param_groups))
+    if parameters and set(map(id, parameters)).isdisjoint(map(id, held)):
+        raise ValueError(
+            f"the {type(optimizer).__name__} holds no parameter of the model that is trained: make "
+            f"it of the parameters that the function gets, such as {example(optimizer)}"
+        )
+    return optimizer
+
+
 def takes(name: str, function: Any, *arguments: str) -> Any:
     """Return a function that can be called with these arguments.
 
@@ -167,7 +223,7 @@ def takes(name: str, function: Any, *arguments: str) -> Any:
 
 _WANTED = {
     "model": "torch.nn.Module, or a function",
-    "optimizer": "function, or with a model that is given itself an optimizer",
+    "optimizer": "function, or an optimizer if the model itself is given",
     "train_fn": "function",
 }
 

@@ -138,5 +138,9 @@ def test_a_training_that_is_not_stopped_says_so() -> None:
 
 
 def test_something_else_than_a_callback_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"it is a class; give an object of it, such as Callback"):
+        training().callbacks(Callback).run()  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"give each callback as an argument of its own"):
+        training().callbacks([Callback()]).run()  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"callback 3: derive it from flodl\.Callback"):
         training().callbacks(3).run()  # type: ignore[arg-type]

@@ -118,6 +118,14 @@ class Renewed(nn.Linear):
         return self
 
 
+def test_an_optimizer_of_another_model_is_refused_where_a_function_makes_it() -> None:
+    elsewhere = made()
+    with pytest.raises(
+        ValueError, match=r"the SGD holds no parameter of the model that is trained"
+    ):
+        training(lambda _: made(), lambda _: sgd(list(elsewhere.parameters()))).run()
+
+
 def test_an_optimizer_that_lost_its_parameters_in_the_move_is_refused() -> None:
     model = Renewed(1, 1)
     builder = training(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -170,7 +178,7 @@ def test_what_is_neither_a_part_nor_a_function_is_refused_at_once() -> None:
         training(Net, sgd)
     with pytest.raises(ValueError, match=r"model cannot be called as model\(device\).*lambda dev"):
         training(no_argument, sgd)
-    with pytest.raises(ValueError, match=r"optimizer=0\.1: it must be a function, or with a model"):
+    with pytest.raises(ValueError, match=r"optimizer=0\.1: it must be a function, or an optim"):
         training(made(), 0.1)
     with pytest.raises(ValueError, match=r"train_fn cannot be called as train_fn\(model, batch\)"):
         Trainer.builder(network, sgd, loss_of_three)

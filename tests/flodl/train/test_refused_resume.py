@@ -201,3 +201,14 @@ def test_a_run_that_fails_for_another_reason_stays(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="the weights are missing"), run:
         builder.run()
     assert json.loads((run.path / "run.json").read_text())["state"] == "failed"
+
+
+def test_a_rate_without_an_effect_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = begun(tmp_path, lr=0.003)
+    told = "lr stays 0.003, as in the checkpoint: lr=0.1 of this program has no effect"
+    for rate, times in ((0.003, 0), (0.1, 1)):
+        run = RunDirectory.create(tmp_path, resume=source)
+        training(run, epochs=2, lr=rate).run()
+        assert capfd.readouterr().out.count(told) == times

@@ -381,10 +381,12 @@ def test_a_part_that_only_one_side_has_is_refused(part, tmp_path):
     training = Training().run(1)
     training.save(tmp_path / "last.fdl")
     without = {name: getattr(training.parts(), name) for name in Parts.__slots__} | {part: None}
-    with pytest.raises(CheckpointError, match=f"has the state of a {part} and this training has"):
+    with pytest.raises(
+        CheckpointError, match=f"has the state of the {part}, and this training has"
+    ):
         TrainingState.restore(tmp_path / "last.fdl", Parts(**without))
     TrainingState.capture(Parts(**without), START).write(tmp_path / "less.fdl")
-    with pytest.raises(CheckpointError, match=f"lacks the state of a {part} and it has one"):
+    with pytest.raises(CheckpointError, match=f"lacks the state of the {part}, and it has one"):
         TrainingState.restore(tmp_path / "less.fdl", training.parts())
 
 

@@ -89,6 +89,13 @@ def test_a_later_call_wins_and_keywords_are_names_of_arguments() -> None:
     assert training().ddp({"max_grad_norm": 1.0}).max_grad_norm(2.0)._plan().max_grad_norm == 2.0
 
 
+def test_a_mistyped_key_of_ranks_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"'polcy' is not a setting of ranks; did you mean policy\?"
+    ):
+        training().ddp({"polcy": "sync"})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Added(Settings):
     """Settings that somebody adds."""

@@ -299,6 +299,12 @@ def test_a_callback_that_the_result_depends_on_ends_the_training(name: str, note
 def test_an_eval_fn_that_returns_no_mapping_is_told_so() -> None:
     with pytest.raises(TypeError, match="eval_fn returned a float; return a mapping"):
         training().eval_fn(lambda _: 0.9).run()  # type: ignore[arg-type,return-value]
+    with pytest.raises(
+        TypeError, match=r"returned a tensor of shape \[3\] for 'acc'; return one n"
+    ):
+        training().eval_fn(lambda _: {"acc": torch.ones(3)}).run()
+    with pytest.raises(TypeError, match="returned a NoneType for 'acc'; return one number"):
+        training().eval_fn(lambda _: {"acc": None}).run()  # type: ignore[arg-type,return-value,dict-item]
 
 
 def test_the_scheduler_counts_steps_over_the_whole_run_and_keeps_group_ratios() -> None:
