@@ -146,8 +146,13 @@ class Metrics:
 
     def best(self, metric: Metric) -> Best | None:
         """The best value of a metric over all epochs; nan or infinity only without others."""
-        found = [Best(row[metric.name], epoch) for epoch, row in self.rows if metric.name in row]
-        return min(found, key=lambda one: (*metric.order(one.value), one.epoch), default=None)
+        name = metric.name
+        found = [(row[name], epoch) for epoch, row in self.rows if name in row]
+        finite = [one for one in found if math.isfinite(one[0])]
+        if not finite:
+            return min((Best(*one) for one in found), key=lambda one: one.epoch, default=None)
+        best = max(finite)[0] if metric.higher else min(finite)[0]
+        return Best(best, min(epoch for value, epoch in finite if value == best))
 
 
 class _TableMetrics(Metrics):

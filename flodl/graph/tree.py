@@ -128,8 +128,9 @@ class Tree(GraphBase):
 
     def _adopt_children(self) -> None:
         """Mark every child as having a parent; called when the nodes are registered."""
-        for child in self.tree_children().values():
-            child._composed = True
+        for child in self._modules.values():
+            if isinstance(child, Tree) and child.topology.label is not None:
+                child._composed = True
 
     # --- Parameters ------------------------------------------------------------------------
 

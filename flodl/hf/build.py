@@ -11,8 +11,8 @@ from torch.overrides import TorchFunctionMode
 
 from flodl.device import select_device
 from flodl.graph import Graph
-from flodl.graph.modules import as_module, port_style, ref_style
-from flodl.graph.topology import ENTRY, REF, Call, Node, Port, Topology, Wire
+from flodl.graph.modules import Lambda
+from flodl.graph.topology import ENTRY, REF, Call, Node, Port, RefStyle, Topology, Wire
 from flodl.hf.config import EncoderConfig
 from flodl.hf.families import family_of
 from flodl.hf.head_kind import HeadKind, named_head
@@ -198,11 +198,12 @@ class _Description:
 
     def step(self, part: Part, *, tag: str | None = None, keep: bool = True) -> None:
         """Append a step to the chain; its value may get a name."""
-        module, number = as_module(part.module), len(self._nodes) + 1
-        style = ref_style(module) if part.using else None
-        if style is not None and isinstance(module, Graph):
-            style = port_style(module, part.using)
-        read = (Wire(self._tags[name], f"{REF}{name}") for name in part.using)
+        module = part.module if isinstance(part.module, nn.Module) else Lambda(part.module)
+        number = len(self._nodes) + 1
+        style = None
+        if part.using:  # a graph has further inputs, such as its record
+            style = RefStyle.NAMED if isinstance(module, Graph) else RefStyle.ARGUMENT
+        read = [Wire(self._tags[name], f"{REF}{name}") for name in part.using]
         kind = type(module).__name__.lower()
         prefix = part.name or tag or f"{kind}_{number}"
         self._nodes.append(Node(number, kind, Call(style), (Wire(self._end), *read), prefix))

@@ -23,6 +23,7 @@ from flodl.hf.config_fields import (
     activation_name,
     amount,
     class_names,
+    contradiction,
     default_labels,
     flag,
     labels_of,
@@ -35,7 +36,6 @@ from flodl.hf.config_fields import (
     text,
     texts,
     whole,
-    width_of_file,
 )
 from flodl.hf.errors import ConfigError
 
@@ -82,7 +82,7 @@ class EncoderConfig:
         num_attention_heads: Attention heads of a layer; divides ``hidden_size``.
         intermediate_size: Width between the two projections of a layer.
         max_position_embeddings: Rows of the position table.
-        hidden_act: Name of the activation, one of ``flodl.hf.layers.activations.NAMES``.
+        hidden_act: Name of the activation, one of ``flodl.hf.layers.activations.ACTIVATIONS``.
         hidden_dropout_prob: Dropout after embeddings and projections.
         attention_probs_dropout_prob: Dropout of the attention weights.
         type_vocab_size: Rows of the segment table; 0 for no table.
@@ -231,9 +231,8 @@ class EncoderConfig:
 
     def _with(self, data: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON object with these fields written into it; class names in both directions."""
-        labels = {name: fields[name] for name in LABEL_FIELDS if name in fields}
-        if labels:
-            put_labels(data, labels_of(labels, data))
+        if not fields.keys().isdisjoint(LABEL_FIELDS):
+            put_labels(data, labels_of(fields, data))
         for given, value in fields.items():
             name = self._spellings.get(given, given)
             if name in self._specs:
@@ -244,18 +243,14 @@ class EncoderConfig:
 
     def _read(self, data: Mapping[str, Any], origin: str) -> dict[str, Any]:
         """The values of all attributes; no other code makes them."""
-        specs = self._specs
-        values = {name: spec.value_in(data, origin) for name, spec in specs.items()}
-        for name, spec in specs.items():
-            if spec.inherits is not None and values[name] is None:
-                values[name] = values[spec.inherits]
+        values: dict[str, Any] = {}
+        for name, spec in self._specs.items():  # a field comes after the one that it inherits
+            value = spec.value_in(data, origin)
+            inherited = value is None and spec.inherits is not None
+            values[name] = values[spec.inherits] if inherited and spec.inherits else value
         if values["_names"] is None:
             values["_names"] = _inverted(data, origin)
-        self._derive(values)
         return values
-
-    def _derive(self, values: dict[str, Any]) -> None:
-        """Fill in values that follow from others in a way that is special to the family."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(getattr(type(self), name, None), FieldSpec | property):
@@ -399,9 +394,13 @@ class EncoderConfig:
             ConfigError: The values contradict each other and the checkpoint does not decide, or
                 there is one class for a problem type that needs several.
         """
-        width = width_of_file(self._number, self._names, checkpoint_rows)
-        known = self._names is not None and len(self._names) == width
-        names = self._names if known and self._names else default_labels(width)
+        written, known = self._number, len(self._names or ())
+        width = known or written or checkpoint_rows or DEFAULT_WIDTH
+        if known and written not in (None, known):
+            if checkpoint_rows not in (written, known):
+                raise contradiction(written, known, checkpoint_rows)
+            width = checkpoint_rows or known
+        names = self._names if self._names and known == width else default_labels(width)
         if len(names) == 1 and self.problem_type == SINGLE_LABEL:
             raise _one_class("config.json")
         return names
@@ -433,10 +432,6 @@ class EncoderConfig:
         widths = {self._number, self._names and len(self._names)} - {None}
         if widths == {1} and self.problem_type == SINGLE_LABEL:
             raise _one_class(origin)
-        self._check(self._data, origin)
-
-    def _check(self, data: Mapping[str, Any], origin: str) -> None:
-        """Check what is special to the family; ``data`` is the whole JSON object."""
 
     def _spelled(self, name: str) -> str:
         return repr(self._specs[name].key)
@@ -526,7 +521,9 @@ def parse_object(text: str, origin: str) -> dict[str, Any]:
 def json_text(data: Mapping[str, Any]) -> str:
     """The text of a ``config.json``: keys sorted (ids by number), two spaces, final newline."""
     labels = data.get("id2label")
-    if isinstance(labels, Mapping) and all(_NUMBER.fullmatch(key) for key in labels):
+    # Up to ten, the texts of numbers have the order of the numbers.
+    many = isinstance(labels, Mapping) and len(labels) > 10
+    if many and all(_NUMBER.fullmatch(key) for key in labels):
         data = {**data, "id2label": {int(key): name for key, name in labels.items()}}
     return json.dumps(data, indent=2, sort_keys=True) + "\n"
 

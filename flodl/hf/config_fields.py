@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from flodl.hf.errors import ConfigError
-from flodl.hf.layers.activations import NAMES
+from flodl.hf.layers.activations import ACTIVATIONS
 
 if TYPE_CHECKING:
     from flodl.hf.config import EncoderConfig
@@ -73,7 +73,12 @@ class FieldSpec:
         Raises:
             ConfigError: The field is absent without a default, or ``read`` refuses it.
         """
-        key, value = self._find(data)
+        key, value, is_there = self.key, self.default, False
+        for name in (self.key, *self.aliases):  # the first that is not null counts
+            if name in data and (not is_there or value is None):
+                if not is_there or data[name] is not None:
+                    key, value = name, data[name]
+                is_there = True
         if value is MISSING:
             raise ConfigError(f"{origin}: {key!r} is missing; it must be {self.allowed}")
         try:
@@ -83,16 +88,12 @@ class FieldSpec:
 
     def put(self, data: dict[str, Any], value: Any) -> None:
         """Write the attribute under every name that is present, or else under ``key``."""
-        present = [key for key in (self.key, *self.aliases) if key in data]
-        for key in present or [self.key]:
-            data[key] = self.write(value)
-
-    def _find(self, data: Mapping[str, Any]) -> tuple[str, Any]:
-        present = [key for key in (self.key, *self.aliases) if key in data]
-        for key in present:
-            if data[key] is not None:
-                return key, data[key]
-        return (present[0], None) if present else (self.key, self.default)
+        written = self.write(value)
+        for key in self.aliases:
+            if key in data:
+                data[key] = written
+        if self.key in data or data.keys().isdisjoint(self.aliases):
+            data[self.key] = written
 
 
 def refusal(origin: str, key: str, value: object, allowed: str) -> ConfigError:
@@ -184,7 +185,7 @@ def one_of(
 
 def activation_name(*, default: Any = MISSING, key: str = "") -> Any:
     """The name of an activation function; the text is kept exactly."""
-    return one_of(NAMES, default=default, key=key)
+    return one_of(tuple(ACTIVATIONS), default=default, key=key)
 
 
 def text(*, default: Any = MISSING, key: str = "", aliases: tuple[str, ...] = ()) -> Any:
@@ -209,7 +210,7 @@ def texts(value: Any) -> tuple[str, ...]:
     """Read a list of texts; null is an empty one."""
     if value is None:
         return ()
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+    if not isinstance(value, list | tuple) or not {str}.issuperset(map(type, value)):
         raise Refused
     return tuple(value)
 
@@ -262,20 +263,16 @@ def default_labels(width: int) -> tuple[str, ...]:
 
 def names_from_ids(value: Any) -> tuple[str, ...] | None:
     """Read ``id2label``; an empty object means the same as null."""
-    if value is None or value == {}:
-        return None
-    if not isinstance(value, dict):
+    if not isinstance(value, dict | None):
         raise Refused
-    return _in_order(value.items())
+    return _in_order(value.items()) if value else None
 
 
 def names_from_names(value: Any) -> tuple[str, ...] | None:
     """Read ``label2id``, the other direction."""
-    if value is None or value == {}:
-        return None
-    if not isinstance(value, dict):
+    if not isinstance(value, dict | None):
         raise Refused
-    return _in_order((index, name) for name, index in value.items())
+    return _in_order((index, name) for name, index in value.items()) if value else None
 
 
 def checked_labels(labels: Labels) -> tuple[str, ...]:
@@ -367,30 +364,21 @@ def labels_of(given: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[str, .
     return known if known is not None and len(known) == number else default_labels(number or 0)
 
 
-def width_of_file(
-    written: int | None, names: tuple[str, ...] | None, checkpoint_rows: int | None
-) -> int:
-    """The number of classes of a file.
+def contradiction(written: int | None, names: int, checkpoint_rows: int | None) -> ConfigError:
+    """The error for a file that contradicts itself, where the checkpoint agrees with neither value.
 
     Args:
         written: ``num_labels`` of the file.
-        names: The names of the file.
+        names: How many names it has.
         checkpoint_rows: Rows of the classifier in the checkpoint; None if it has none.
-
-    Raises:
-        ConfigError: The file contradicts itself, and the checkpoint agrees with neither value.
     """
-    if names is None or written in (None, len(names)):
-        return len(names or ()) or written or checkpoint_rows or DEFAULT_WIDTH
-    if checkpoint_rows is not None and checkpoint_rows in (written, len(names)):
-        return checkpoint_rows
     found = (
         "the checkpoint has no classifier to decide it"
         if checkpoint_rows is None
         else f"the classifier in the checkpoint has {checkpoint_rows} rows"
     )
-    raise ConfigError(
-        f"config.json: 'num_labels' is {written}, 'id2label' has {len(names)} names, and {found}; "
+    return ConfigError(
+        f"config.json: 'num_labels' is {written}, 'id2label' has {names} names, and {found}; "
         "say which is meant by num_labels= or id2label="
     )
 
@@ -405,7 +393,7 @@ def _in_order(pairs: Iterable[tuple[Any, Any]]) -> tuple[str, ...]:
         count += 1
     if set(by_id) != set(range(count)):
         raise Refused(f"contiguous: each of the ids 0 to {count - 1} once for {count} labels")
-    return tuple(by_id[index] for index in range(count))
+    return tuple(map(by_id.__getitem__, range(count)))
 
 
 def _id(value: Any) -> int:

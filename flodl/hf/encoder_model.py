@@ -13,7 +13,6 @@ from flodl.hf.layers.layout import ChoiceOfLayout, ReadPositions
 from flodl.hf.model_call import (
     Arguments,
     BaseModelOutputWithPooling,
-    Values,
     encoder_values,
     recorded_values,
 )
@@ -79,7 +78,7 @@ class EncoderModel(PretrainedModel):
             attentions=output_attentions,
             others=others,
         )
-        output = _outputs(encoder_values(self._graph, self.config, arguments))
+        output = encoder_values(self._graph, self.config, arguments)
         return self._returned(output, return_dict)
 
     @classmethod
@@ -100,15 +99,6 @@ class EncoderModel(PretrainedModel):
             pretrained_model_name_or_path, cls.kind, options, family=cls.config_class
         )
         return cls(opened.config, opened.graph)
-
-
-def _outputs(values: Values) -> BaseModelOutputWithPooling:
-    return BaseModelOutputWithPooling(
-        last_hidden_state=values.output,
-        pooler_output=values.pooler_output,
-        hidden_states=values.hidden_states,
-        attentions=values.attentions,
-    )
 
 
 def backbone_outputs(
@@ -139,7 +129,7 @@ def backbone_outputs(
     encoder = whole.tree_children().get(config.prefix, whole)
     given: dict[str, Any] = inputs_of(enc, config)
     arguments = Arguments(**given, hidden_states=hidden_states, attentions=attentions)
-    return _outputs(recorded_values(encoder, config, arguments))
+    return recorded_values(encoder, config, arguments)
 
 
 def set_unpad(model: nn.Module | HasGraph, unpad: bool | Literal["auto"]) -> None:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from flodl.checkpoint.header import StoredTensor, described
 from flodl.hf.build import build
 from flodl.hf.errors import (
     CheckpointFormatError,
     CheckpointMismatchError,
-    HubError,
 )
 from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import saved_head
@@ -29,7 +28,7 @@ from flodl.hf.opening import with_head
 from flodl.hf.source import CONFIG, WEIGHTS, Access, Checkpoint, read_text
 from flodl.hf.weights.fill import match
 from flodl.hf.weights.keys import keys_have_pooler, slots_of
-from flodl.hf.weights.stored import Stored, StoredFiles
+from flodl.hf.weights.stored import StoredFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +142,7 @@ def inspect_checkpoint(src: str | Path, revision: str | None = None) -> Inspecti
     checkpoint = locate(src, Access(revision=revision))
     text = read_text(checkpoint.require(CONFIG))
     config = AutoConfig.from_json_str(text, origin=f"{checkpoint.name}/{CONFIG}")
-    stored, files = _headers(checkpoint)
-    tensors = stored.tensors
+    tensors, where, files = _headers(checkpoint)
     kind = saved_head(config)
     found = with_head(config, kind, tensors)
     graph = build(found, pooler=keys_have_pooler(tensors))
@@ -160,14 +158,16 @@ def inspect_checkpoint(src: str | Path, revision: str | None = None) -> Inspecti
         parameters=sum(math.prod(one.shape) for one in tensors.values()),
         bytes=sum(one.end - one.begin for one in tensors.values()),
         dtypes=dict(sorted(Counter(one.dtype for one in tensors.values()).items())),
-        keys=compare_keys(graph, found, stored),
+        keys=compare_keys(graph, found, tensors, where),
     )
 
 
-def compare_keys(graph: nn.Module, config: EncoderConfig, stored: Stored) -> KeyReport:
+def compare_keys(
+    graph: nn.Module, config: EncoderConfig, tensors: Mapping[str, StoredTensor], where: str
+) -> KeyReport:
     """Compare the tensors of files with those of a model, by their names, shapes and types."""
     try:
-        plan = match(slots_of(graph), stored, config)
+        plan = match(slots_of(graph), tensors, where, config)
     except CheckpointMismatchError as wrong:
         return KeyReport(
             fits=False,
@@ -191,27 +191,13 @@ def compare_keys(graph: nn.Module, config: EncoderConfig, stored: Stored) -> Key
 # --- Headers -------------------------------------------------------------------------------------
 
 
-@final
-class _Described:
-    """Tensors for which only the description was downloaded."""
-
-    files: tuple[Path, ...] = ()
-
-    def __init__(self, where: str, tensors: Mapping[str, StoredTensor]) -> None:
-        self.where = where
-        self.tensors = tensors
-
-    def read(self, keys: Iterable[str]) -> dict[str, Tensor]:
-        """Nothing: only descriptions were downloaded."""
-        raise HubError(f"of {self.where} only the headers were fetched, not {', '.join(keys)}")
-
-
-def _headers(checkpoint: Checkpoint) -> tuple[Stored, int]:
-    """The headers of all weight files, and the number of files."""
+def _headers(checkpoint: Checkpoint) -> tuple[Mapping[str, StoredTensor], str, int]:
+    """The tensors of all weight files, the name of these files, and their number."""
     told = checkpoint.headers() if isinstance(checkpoint, Repository) else None
     if told is None:
         weights = checkpoint.weight_files()
-        return StoredFiles(weights), len(weights.files)
+        stored = StoredFiles(weights)
+        return stored.tensors, stored.where, len(weights.files)
     tensors = {}
     try:
         for key, one in (pair for header in told for pair in header.items()):
@@ -219,4 +205,4 @@ def _headers(checkpoint: Checkpoint) -> tuple[Stored, int]:
             tensors[key] = described(key, fields)
     except (TypeError, ValueError):
         raise CheckpointFormatError(f"{checkpoint.name}: {WEIGHTS} has no sound header") from None
-    return _Described(checkpoint.name, tensors), len(told)
+    return tensors, checkpoint.name, len(told)

@@ -99,16 +99,6 @@ class LoraLinear(nn.Linear):
             raise TypeError(f"LoRA adapts torch.nn.Linear, not {type(linear).__name__}")
         return become(linear, settings, *fresh_change(linear, settings))
 
-    def set_change(self, settings: LoraSettings, a: Tensor, b: Tensor) -> None:
-        """Replace the change by a copy of another one.
-
-        Args:
-            settings: Of the new change.
-            a: ``[r, in]``.
-            b: ``[out, r]``.
-        """
-        assign_change(self, settings, a, b)
-
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer and its change.
 
@@ -372,7 +362,7 @@ def train_adapters(graph: Graph, heads: Iterable[Spot], biased: Iterable[nn.Modu
 
 def _choose(graph: Graph, paths: list[str], heads: list[Spot]) -> dict[str, nn.Linear]:
     """The layers that the paths mean, by name, in the order of the model."""
-    layers = {spot.path: spot for spot in places(graph) if _can_change(spot)}
+    layers = {spot.path: spot for spot in places(graph) if can_change(spot)}
     meant: set[int] = set()
     for path in paths:
         found = [
@@ -404,7 +394,7 @@ def _choose(graph: Graph, paths: list[str], heads: list[Spot]) -> dict[str, nn.L
     return chosen
 
 
-def _can_change(spot: Spot) -> bool:
+def can_change(spot: Spot) -> bool:
     """Whether a module is of a kind that can be adapted, or is adapted."""
     return type(spot.module) in KINDS or isinstance(spot.module, LoraLinear)
 

@@ -33,12 +33,12 @@ from flodl.hf.errors import (
 )
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.lora import (
-    KINDS,
     PARTS,
     LoraLinear,
     LoraSettings,
     adapted_layers,
     assign_change,
+    can_change,
     heads_of,
     is_merged,
     saved_biases,
@@ -400,7 +400,7 @@ def _match_layer(graph: Graph, path: str, tensors: Mapping[str, Tensor], found: 
     """Match both tensors of one layer's change."""
     wanted = [f"{PREFIX}{path}.{part}.weight" for part in PARTS]
     spot = _only(select(graph, path))
-    if spot is None or not (type(spot.module) in KINDS or isinstance(spot.module, LoraLinear)):
+    if spot is None or not can_change(spot):
         found.unused += [key for key in wanted if key in tensors]
         return
     if is_merged(spot.module):

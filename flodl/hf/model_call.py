@@ -50,7 +50,7 @@ class Arguments:
 
     Raises:
         TypeError: A value is not a tensor.
-        ValueError: There are neither ids nor vectors, or both, or ids are no rows of numbers.
+        ValueError: There are neither ids nor vectors, or both, or ids of another form.
     """
 
     input_ids: Tensor | None
@@ -126,36 +126,40 @@ def check_tensor(name: str, value: object) -> None:
 
 
 class Values(NamedTuple):
-    """The values of a call.
+    """The values of a model with a head.
 
     Attributes:
-        output: The output of the head; of an encoder ``last_hidden_state``.
-        pooler_output: ``[B, H]``; None without a pooler, and for a head.
+        output: The output of the head.
         hidden_states: One per layer and the input of the first; None unless asked for.
         attentions: One per layer; None unless asked for.
     """
 
     output: Tensor
-    pooler_output: Tensor | None = None
     hidden_states: Layers | None = None
     attentions: Layers | None = None
 
 
-def encoder_values(graph: Graph, config: EncoderConfig, arguments: Arguments) -> Values:
+def encoder_values(
+    graph: Graph, config: EncoderConfig, arguments: Arguments
+) -> BaseModelOutputWithPooling:
     """Run an encoder; the call stores nothing in it."""
     if arguments.plain and POOLER_OUTPUT not in graph.topology.tagged_nodes:
-        return Values(graph(**arguments.inputs(config)))
+        return BaseModelOutputWithPooling(last_hidden_state=graph(**arguments.inputs(config)))
     return recorded_values(graph, config, arguments)
 
 
-def recorded_values(graph: Graph, config: EncoderConfig, arguments: Arguments) -> Values:
+def recorded_values(
+    graph: Graph, config: EncoderConfig, arguments: Arguments
+) -> BaseModelOutputWithPooling:
     """Run an encoder; the tagged values of its last forward stay too."""
     record = _record(arguments)
     _variant(graph, config, arguments)(**arguments.inputs(config), **{RECORD: record})
-    return Values(
-        record.tags[LAST_HIDDEN_STATE],
-        record.tags.get(POOLER_OUTPUT),
-        *_layers(record, record.tags[LAST_HIDDEN_STATE]),
+    states, weights = _layers(record, record.tags[LAST_HIDDEN_STATE])
+    return BaseModelOutputWithPooling(
+        last_hidden_state=record.tags[LAST_HIDDEN_STATE],
+        pooler_output=record.tags.get(POOLER_OUTPUT),
+        hidden_states=states,
+        attentions=weights,
     )
 
 
@@ -167,7 +171,7 @@ def head_values(graph: Graph, config: EncoderConfig, arguments: Arguments) -> Va
     recording = _Recording(_variant(encoder, config, arguments), record)
     whole = _with_part(graph, config.prefix, recording)
     output: Tensor = whole(**arguments.inputs(config))
-    return Values(output, None, *_layers(record, record.tags[LAST_HIDDEN_STATE]))
+    return Values(output, *_layers(record, record.tags[LAST_HIDDEN_STATE]))
 
 
 def _record(arguments: Arguments) -> Record:
@@ -331,7 +335,8 @@ class ModelOutput(dict[str, Any]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.names = tuple(name for name in cls.__annotations__ if name != "names")
+        own = tuple(name for name in cls.__annotations__ if name != "names")
+        cls.names = own or cls.names
         # So that torch's own tools, such as export and checkpointing, find the tensors.
         _pytree.register_pytree_node(
             cls,
@@ -363,12 +368,12 @@ class BaseModelOutputWithPooling(ModelOutput):
     attentions: Layers | None
 
 
-class SequenceClassifierOutput(ModelOutput):
-    """The outputs of a head that gives one answer per text.
+class _Scores(ModelOutput):
+    """The outputs of a head that gives scores.
 
     Attributes:
         loss: 0-d; None without labels.
-        logits: ``[B, labels]``.
+        logits: The scores.
         hidden_states: As for :class:`BaseModelOutputWithPooling`.
         attentions: As there.
     """
@@ -379,36 +384,22 @@ class SequenceClassifierOutput(ModelOutput):
     attentions: Layers | None
 
 
-class TokenClassifierOutput(ModelOutput):
-    """The outputs of a head that gives one label per token.
+class SequenceClassifierOutput(_Scores):
+    """The outputs of a head that gives one answer per text: ``loss``, ``logits [B, labels]``."""
 
-    Attributes:
-        loss: 0-d; None without labels.
-        logits: ``[B, S, labels]``; those at padding have no meaning.
-        hidden_states: As for :class:`BaseModelOutputWithPooling`.
-        attentions: As there.
+
+class TokenClassifierOutput(_Scores):
+    """The outputs of a head that gives one label per token: ``loss``, ``logits [B, S, labels]``.
+
+    Logits at padding have no meaning.
     """
 
-    loss: Tensor | None
-    logits: Tensor
-    hidden_states: Layers | None
-    attentions: Layers | None
 
+class MaskedLMOutput(_Scores):
+    """The outputs of a head that predicts masked tokens: ``loss``, ``logits [B, S, V]``.
 
-class MaskedLMOutput(ModelOutput):
-    """The outputs of a head that predicts masked tokens.
-
-    Attributes:
-        loss: 0-d; None without labels.
-        logits: ``[B, S, V]``; those at padding have no meaning.
-        hidden_states: As for :class:`BaseModelOutputWithPooling`.
-        attentions: As there.
+    Logits at padding have no meaning.
     """
-
-    loss: Tensor | None
-    logits: Tensor
-    hidden_states: Layers | None
-    attentions: Layers | None
 
 
 class QuestionAnsweringModelOutput(ModelOutput):

@@ -150,12 +150,12 @@ class PreTrainedTokenizerFast(Vocabulary):
         if settings and source.files is not None:
             source = from_files(with_settings(source.files, settings, source.inner))
         made = cls(source, config_of(checkpoint))
+        sides = {"padding_side": padding_side, "truncation_side": truncation_side}
         if model_max_length is not None:
             made.model_max_length = model_max_length
-        if padding_side is not None:
-            made.padding_side = checked_side("padding_side", padding_side)
-        if truncation_side is not None:
-            made.truncation_side = checked_side("truncation_side", truncation_side)
+        for name, side in sides.items():
+            if side is not None:
+                setattr(made, name, checked_side(name, side))
         if special:
             made.add_special_tokens(special)
         return made

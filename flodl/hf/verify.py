@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from flodl.errors import FlodlError
+from flodl.graph import Graph
 from flodl.hf.auto import AutoModel
 from flodl.hf.build import build
 from flodl.hf.errors import CheckpointMismatchError
@@ -18,7 +19,7 @@ from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION
 from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import HeadKind, named_head
 from flodl.hf.hub import locate
-from flodl.hf.opening import Opened
+from flodl.hf.opening import Opened, open_model
 from flodl.hf.reference import (
     LOSS_TOLERANCE,
     Loaded,
@@ -38,7 +39,6 @@ from flodl.hf.verify_source import (
     compare_configs,
     compare_outputs,
     compare_tokenizers,
-    open_source,
     side_of,
 )
 from flodl.hf.weights import keys
@@ -140,21 +140,17 @@ def verify_export(
     name = _name(config)
     checks = [Check("structure", True, detail)]
     if structural:
-        checks.append(_guarded("reload", lambda: _reload(directory)))
+        checks.append(_guarded("reload", partial(_reload, directory)))
         return _verified(directory, name, checks)
     transformers()  # before any download
     origin = _source(config, source) if compare_source else None
     try:
-        run = _Run(directory, config, prompt)
+        run = _Run(directory, config, prompt, origin)
     except FlodlError as error:
         return _verified(directory, name, [*checks, Check("tokenizer", False, str(error))])
-    steps: list[tuple[str, Callable[[], str]]] = [("reference", run.reference)]
-    if origin is not None:
-        compared = (run.bytes, run.config, run.tokenizer, run.source)
-        steps += [(one.__name__, partial(one, origin)) for one in compared]
-    steps += [("outputs", run.outputs), ("losses", run.losses)]
-    for step, look in steps:
-        checks.append(_guarded(step, look))
+    compared = ("bytes", "config", "tokenizer", "source") if origin is not None else ()
+    for step in ("reference", *compared, "outputs", "losses"):
+        checks.append(_guarded(step, getattr(run, step)))
         if step == "reference" and not checks[-1].passed:
             break
     if origin is None:
@@ -245,8 +241,11 @@ def _source(config: EncoderConfig, source: str | None) -> Checkpoint | None:
 class _Run:
     """The checks that need the reference, and the data they share."""
 
-    def __init__(self, directory: Path, config: EncoderConfig, prompt: str) -> None:
+    def __init__(
+        self, directory: Path, config: EncoderConfig, prompt: str, origin: Checkpoint | None
+    ) -> None:
         self._directory = directory
+        self._origin = origin
         self._config = config
         self._prompt = prompt
         self._side = side_of(Directory(directory), config)
@@ -254,8 +253,26 @@ class _Run:
         self._inputs = inputs_of(self._enc, config)
         self._theirs: Outputs = {}
         self._without: tuple[str, ...] = ()
-        self._source: Opened | None = None
-        self._model: nn.Module | None = None
+        self._model: nn.Module = nn.Identity()
+
+    @property
+    def origin(self) -> Checkpoint:
+        """The source of the export."""
+        if self._origin is None:
+            raise Different("the export names no source")
+        return self._origin
+
+    @cached_property
+    def opened(self) -> Opened:
+        """The source, with the head that the export has."""
+        return open_model(
+            self.origin.name, named_head(self._config), {"revision": self.origin.commit}
+        )
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The export in flodl."""
+        return AutoModel.from_pretrained_for_export(self._directory, dtype="float32")
 
     def reference(self) -> str:
         """Load the export in the reference, and keep its outputs."""
@@ -275,10 +292,10 @@ class _Run:
             self._theirs.pop("pooler_output", None)
         return f"{_name(self._config)} of transformers loads it"
 
-    def bytes(self, origin: Checkpoint) -> str:
+    def bytes(self) -> str:
         """Compare the tensors with those of the source."""
         mine = StoredFiles(Directory(self._directory).weight_files())
-        theirs = StoredFiles(origin.weight_files())
+        theirs = StoredFiles(self.origin.weight_files())
         pairs = _pairs(mine.tensors.keys(), theirs.tensors.keys(), self._config)
         added = sorted(mine.tensors.keys() - pairs.keys())
         if added:
@@ -295,32 +312,26 @@ class _Run:
         ]
         if differing:
             raise Different(f"{len(differing)} tensors differ: {', '.join(sorted(differing)[:5])}")
-        return f"{len(pairs)} tensors equal to those of {origin.name}"
+        return f"{len(pairs)} tensors equal to those of {self.origin.name}"
 
-    def config(self, origin: Checkpoint) -> str:
+    def config(self) -> str:
         """Compare the configuration with that of the source."""
-        return compare_configs(self._config, self._opened(origin))
+        return compare_configs(self._config, self.opened)
 
-    def tokenizer(self, origin: Checkpoint) -> str:
+    def tokenizer(self) -> str:
         """Compare the tokenizer with that of the source."""
-        return compare_tokenizers(self._side, side_of(origin, self._opened(origin).config))
+        return compare_tokenizers(self._side, side_of(self.origin, self.opened.config))
 
-    def source(self, origin: Checkpoint) -> str:
+    def source(self) -> str:
         """Compare the reference's outputs for texts, of the export and of the source."""
-        if self._model is None:
-            raise Different("the reference has not loaded it")
-        theirs = side_of(origin, self._opened(origin).config)
-        return compare_outputs(self._side, self._model, theirs, origin, self._prompt, self._without)
-
-    def _opened(self, origin: Checkpoint) -> Opened:
-        if self._source is None:
-            self._source = open_source(origin, self._config)
-        return self._source
+        theirs = side_of(self.origin, self.opened.config)
+        return compare_outputs(
+            self._side, self._model, theirs, self.origin, self._prompt, self._without
+        )
 
     def outputs(self) -> str:
         """Compare the outputs of flodl and of the reference for the export."""
-        graph = AutoModel.from_pretrained_for_export(self._directory, dtype="float32")
-        ours = outputs_of_graph(graph, self._config, self._enc)
+        ours = outputs_of_graph(self.graph, self._config, self._enc)
         apart = largest_difference(ours, self._theirs)
         if not apart <= TOLERANCE:
             raise Different(f"outputs of flodl differ by {apart:.3g}, more than {TOLERANCE:g}")
@@ -328,10 +339,7 @@ class _Run:
 
     def losses(self) -> str:
         """Compare the losses of flodl and of the reference for the export."""
-        if self._model is None:
-            raise Different("the reference has not loaded it")
-        graph = AutoModel.from_pretrained_for_export(self._directory, dtype="float32")
-        found = loss_differences(self._model, graph, self._config, batch_for(self._config))
+        found = loss_differences(self._model, self.graph, self._config, batch_for(self._config))
         wrong = [
             f"{name} {apart:.3g}" for name, apart in found.items() if not apart <= LOSS_TOLERANCE
         ]

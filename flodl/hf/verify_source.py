@@ -17,7 +17,7 @@ from flodl.hf.errors import TokenizerMissingError
 from flodl.hf.export import SOURCE_REPO, SOURCE_REVISION, exported_config
 from flodl.hf.families import EncoderConfig
 from flodl.hf.head_kind import named_head
-from flodl.hf.opening import Opened, open_model
+from flodl.hf.opening import Opened
 from flodl.hf.predict.batching import TextEncoding
 from flodl.hf.reference import batch_of_prompt, largest_difference, load, outputs_of_reference
 from flodl.hf.source import COMPANIONS, Checkpoint, companions_of
@@ -73,11 +73,6 @@ def side_of(checkpoint: Checkpoint, config: EncoderConfig) -> Side:
     except (TokenizerMissingError, FileNotFoundError):
         tokenizer = None
     return Side(config, tokenizer, companions_of(checkpoint))
-
-
-def open_source(origin: Checkpoint, config: EncoderConfig) -> Opened:
-    """The source, with the head that the export has."""
-    return open_model(origin.name, named_head(config), {"revision": origin.commit})
 
 
 def compare_configs(config: EncoderConfig, opened: Opened) -> str:

@@ -120,9 +120,8 @@ class Runs {
       const found = column.value(run);
       return found === undefined ? NO_VALUE : Array.isArray(found) ? found.join(", ") : formatSetting(found);
     };
-    const members = new Map();
-    const of = new Map(this.visible.map((run) => [run.id, keyOf(run)]));
-    for (const run of this.visible) members.set(of.get(run.id), [...(members.get(of.get(run.id)) || []), run]);
+    const members = Map.groupBy(this.visible, keyOf);
+    const of = new Map([...members].flatMap(([key, runs]) => runs.map((run) => [run.id, key])));
     const order = [...members.keys()].sort(byValue);
     const color = (key) => colorOf(order.indexOf(key), order.length > FEW_COLORS);
     const name = (key) => (key === NO_VALUE ? `${column.label}: none` : column ? `${column.label} = ${key}` : key);

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 import time
 from contextlib import closing, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.base.cache_folder import cache_folder
-from fdl.runs.find import search, shortened
-from fdl.runs.metrics import Metrics
-from fdl.runs.pages.rows import row, signature, table
+from fdl.base.files import read_ahead
+from fdl.runs.find import search
+from fdl.runs.metrics import Best, Metric, Metrics
+from fdl.runs.pages.rows import READ, moment, row, signature, table
 from fdl.runs.run import RUNNING, Notes, Run, Setting
 from fdl.runs.step_files import StepFiles
 from fdl.version import __version__
@@ -28,8 +30,10 @@ _FRESH_SECONDS = 1.0
 _FIRST_PART_SECONDS = 0.1
 """How long runs are read before the first of them are shown. Each part takes twice as long."""
 
+_READ_AHEAD = 500
+
 _CACHE = "run-pages.sqlite3"
-_SCHEMA = 4
+_SCHEMA = 5
 _MOST_CACHED = 20_000
 """Runs that are kept; the cache is emptied when it holds more."""
 
@@ -97,77 +101,124 @@ class Entry:
     Attributes:
         id: Its number on the page, from 0.
         path: Its folder.
-        row: What the page shows of it, see :func:`fdl.runs.pages.rows.row`.
-        run: The run for conditions, which are answered from the row.
-        changed: The version of the catalog in which it changed last.
+        changed: The version of the catalog in which it changed last; 0 before it was read.
+        state: The state of the run.
         grown: The sizes of its curves when it was last looked at.
     """
-
-    run: Run
 
     def __init__(self, number: int, path: Path) -> None:
         self.id = number
         self.path = path
-        self.row: dict[str, Any] = {}
         self.changed = 0
         self.signature = ""
+        self.state = ""
         self.grown: tuple[int, ...] = ()
-        self._table = "{}"
+        self._found: Run | None = None
+        self._text = "{}"
+        self._moment: dict[str, Any] = {}
 
-    def take(self, run: Run, row: dict[str, Any], table: str, mark: str, version: int) -> None:
+    def take(self, run: Run, text: str, mark: str, version: int) -> None:
         """Replace what is known of the run, in a version of the catalog.
 
         Args:
             run: The run as it was found.
-            row: What the page shows of it.
-            table: Its metrics by epoch, as JSON.
+            text: What the page shows of its files, as JSON; see :func:`fdl.runs.pages.rows.row`.
             mark: The signature of its files.
             version: The version of the catalog in which it changed.
         """
-        self.row, self._table = row, table
-        self.run = _ReadRun(run, self)
-        self.signature, self.changed = mark, version
+        for name in ("row", "run", "table"):
+            self.__dict__.pop(name, None)
+        self._found, self._text, self._moment = run, text, moment(run)
+        self.state, self.signature, self.changed = run.state, mark, version
 
-    @property
+    @cached_property
+    def row(self) -> dict[str, Any]:
+        """What the page shows of the run."""
+        return {**json.loads(self._text), **self._moment}
+
+    def as_json(self) -> str:
+        """The same with its number, as JSON; the text of 10,000 rows is not parsed for that."""
+        return f"{json.dumps({'id': self.id, **self._moment})[:-1]}, {self._text[1:]}"
+
+    @cached_property
+    def run(self) -> Run:
+        """The run for conditions, which are answered from the row."""
+        if self._found is None:
+            raise RuntimeError(f"{self.path} was not read")
+        return _ReadRun(self._found, self.row)
+
+    @cached_property
     def table(self) -> dict[str, list[Any]]:
         """Its metrics by epoch, see :func:`fdl.runs.pages.rows.table`."""
-        content: dict[str, list[Any]] = json.loads(self._table)
-        return content
+        return table(Run(self.path, self._found.record)) if self._found else {}
 
 
 class _ReadRun(Run):
-    """A run whose files need not be read again: its entry has what they say."""
+    """A run whose files need not be read again: its row has what they say."""
 
-    def __init__(self, run: Run, entry: Entry) -> None:
+    def __init__(self, run: Run, row: dict[str, Any]) -> None:
         super().__init__(run.path, run.record, run.problem)
         self.state = run.state
-        self._entry = entry
+        self._row = row
 
     @property
     def epochs(self) -> int:
-        epochs: int = self._entry.row["epochs"]
+        epochs: int = self._row["epochs"]
         return epochs
 
     @cached_property
     def metrics(self) -> Metrics:
-        table = self._entry.table
-        rows = [
-            {
-                name: float(cell)
-                for name, cell in zip(table["names"], cells, strict=True)
-                if cell is not None
-            }
-            for cells in table["values"]
-        ]
-        return Metrics(table["names"], list(zip(table["epoch"], rows, strict=True)))
+        return _ReadMetrics(self._row["metrics"])
 
     @cached_property
     def settings(self) -> dict[str, Setting]:
-        return {name: Setting(*pair) for name, pair in self._entry.row["config"].items()}
+        return {name: Setting(*pair) for name, pair in self._row["config"].items()}
 
     @cached_property
     def notes(self) -> Notes:
-        return Notes(tuple(self._entry.row["tags"]), self._entry.row["note"])
+        return Notes(tuple(self._row["tags"]), self._row["note"])
+
+
+class _ReadMetrics(Metrics):
+    """What a condition compares of each metric, without the table."""
+
+    def __init__(self, measured: dict[str, dict[str, Any]]) -> None:
+        super().__init__(list(measured), [])
+        self._measured = measured
+
+    def latest(self) -> dict[str, float]:
+        known = {name: one["latest"] for name, one in self._measured.items()}
+        return {name: float(value) for name, value in known.items() if value is not None}
+
+    def best(self, metric: Metric) -> Best | None:
+        one = self._measured.get(metric.name, {})
+        value = one.get("max" if metric.higher else "min")
+        return None if value is None else Best(float(value), one["epoch"] or 0)
+
+
+class Changes(NamedTuple):
+    """What a page is told.
+
+    Attributes:
+        version: The version of the catalog.
+        more: Whether runs are still being read.
+        total: How many runs there are, those included.
+        order: The numbers of the runs that were read, in the order of the page.
+        entries: The runs that changed after the version that the page knows.
+    """
+
+    version: int
+    more: bool
+    total: int
+    order: list[int]
+    entries: list[Entry]
+
+    def as_json(self) -> str:
+        """The same as JSON."""
+        head = self._asdict()
+        del head["entries"]
+        rows = ", ".join(entry.as_json() for entry in self.entries)
+        return f'{json.dumps(head)[:-1]}, "rows": [{rows}]}}'
 
 
 class Catalog:
@@ -223,8 +274,8 @@ class Catalog:
             self._reading = True
         threading.Thread(target=self._read_apart, daemon=True).start()
 
-    def changes(self, since: int, patience: float | None = None) -> dict[str, Any]:
-        """The order of the runs, and the rows that changed after a version, as JSON data.
+    def changes(self, since: int, patience: float | None = None) -> Changes:
+        """The order of the runs, and those that changed after a version.
 
         Args:
             since: The version that the caller knows.
@@ -238,15 +289,9 @@ class Catalog:
         with self._news:
             if patience is not None:
                 self._news.wait_for(lambda: not self._reading or self._has_news(since), patience)
-            return {
-                "version": self._version,
-                "more": self._reading,
-                "total": len(self._entries),
-                "order": [entry.id for entry in self._order],
-                "rows": [
-                    {"id": entry.id, **entry.row} for entry in self._order if entry.changed > since
-                ],
-            }
+            order = [entry.id for entry in self._order]
+            news = [entry for entry in self._order if entry.changed > since]
+            return Changes(self._version, self._reading, len(self._entries), order, news)
 
     def _has_news(self, since: int) -> bool:
         return any(entry.changed > since for entry in self._order)
@@ -281,20 +326,20 @@ class Catalog:
             self._read(changed, marks)
             self._looked = time.monotonic()
 
-    def _publish(self, made: Sequence[tuple[Entry, Run, dict[str, Any], str, str]]) -> None:
+    def _publish(self, made: Sequence[tuple[Entry, Run, str, str]]) -> None:
         """Let readers see what was read."""
         with self._news:
-            for entry, run, content, by_epoch, mark in made:
-                entry.take(run, content, by_epoch, mark, self._version + 1)
+            for entry, run, text, mark in made:
+                entry.take(run, text, mark, self._version + 1)
             before = self._order
-            self._order = [entry for entry in self._entries.values() if entry.row]
+            self._order = [entry for entry in self._entries.values() if entry.changed]
             if made or before != self._order:
                 self._version += 1
             self._news.notify_all()
 
     def _has_grown(self, entry: Entry, run: Run) -> bool:
         """Whether its state or its curves changed without a change of the other files."""
-        if entry.row["state"] != run.state:
+        if entry.state != run.state:
             return True
         if run.state != RUNNING:
             return False
@@ -302,43 +347,41 @@ class Catalog:
 
     def _read(self, changed: Sequence[tuple[Entry, Run]], marks: dict[str, str]) -> None:
         kept = self._cache.read({str(entry.path): marks[str(entry.path)] for entry, _ in changed})
-        fresh, made = [], []
-        length = _FIRST_PART_SECONDS
-        ends = time.monotonic() + length
+        known, fresh = [], []
         for entry, run in changed:
             key = str(entry.path)
-            if key in kept and (found := _parsed(kept[key])):
-                content, by_epoch = found
+            if key in kept and run.state != RUNNING:
+                known.append((entry, run, kept[key], marks[key]))
             else:
-                content, by_epoch = row(run), json.dumps(table(run))
-                if run.state != RUNNING:
-                    fresh.append((key, marks[key], json.dumps([content, by_epoch])))
-            # These depend on the moment and on the working directory, not only on the files.
-            content |= {
-                "state": run.state,
-                "seconds": run.seconds,
-                "path": str(shortened(run.path)),
-            }
+                fresh.append((entry, run))
+        if known:
+            self._publish(known)
+        self._read_files(fresh, marks)
+
+    def _read_files(self, fresh: Sequence[tuple[Entry, Run]], marks: dict[str, str]) -> None:
+        made: list[tuple[Entry, Run, str, str]] = []
+        length = _FIRST_PART_SECONDS
+        ends = time.monotonic() + length
+        for place, (entry, run) in enumerate(fresh):
+            if place % _READ_AHEAD == 0:
+                ahead = fresh[place : place + _READ_AHEAD]
+                read_ahead(f"{one.path}{os.sep}{file}" for _, one in ahead for file in READ)
+            content = row(run)
+            for name in moment(run):
+                del content[name]
             entry.grown = StepFiles.read(run.path).signature() if run.state == RUNNING else ()
-            made.append((entry, run, content, by_epoch, marks[key]))
-            if time.monotonic() > ends:
+            made.append((entry, run, json.dumps(content), marks[str(entry.path)]))
+            if time.monotonic() > ends or place == len(fresh) - 1:
                 self._publish(made)
+                self._cache.write(
+                    (str(run.path), mark, text)
+                    for _, run, text, mark in made
+                    if run.state != RUNNING
+                )
                 made = []
                 length *= 2
                 ends = time.monotonic() + length
-        if made:
-            self._publish(made)
-        if fresh:
-            self._cache.write(fresh)
 
     def _number(self) -> int:
         self._next += 1
         return self._next - 1
-
-
-def _parsed(text: str) -> tuple[dict[str, Any], str] | None:
-    try:
-        content, by_epoch = json.loads(text)
-    except ValueError:
-        return None
-    return content, by_epoch

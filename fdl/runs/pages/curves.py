@@ -48,7 +48,10 @@ def curve(entry: Entry, request: Request) -> Pieces:
     by_epoch = request.metric in entry.row["metrics"]
     if request.metric in files.names and not (request.axis == "epoch" and by_epoch):
         return _by_step(files, request)
-    return _by_epoch(entry, files, request) if by_epoch else Pieces([], [], [], [], [])
+    # The table may have changed since the row was made.
+    if not by_epoch or request.metric not in entry.table["names"]:
+        return Pieces([], [], [], [], [])
+    return _by_epoch(entry, files, request)
 
 
 def packed(entries: Sequence[Entry], request: Request, *, band: bool) -> bytes:

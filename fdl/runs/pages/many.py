@@ -15,7 +15,7 @@ from fdl.base.masking import KNOWN
 from fdl.runs import query
 from fdl.runs.pages.curves import Axis, Request as Wanted, packed
 from fdl.runs.pages.one import RunPage
-from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json
+from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json, masked
 from fdl.runs.quantity import Known, plain
 from fdl.runs.run import REPORT
 from fdl.version import __version__
@@ -64,7 +64,7 @@ class RunsPage:
             return Answer(page.encode(), HTML, page_assets.policy(served=True))
         if path == "/runs":
             since = int(_number(request, "since", -1))
-            return in_json(self._catalog.changes(since, _PATIENCE_SECONDS))
+            return masked(self._catalog.changes(since, _PATIENCE_SECONDS).as_json())
         if path == "/where":
             return in_json(_where(self._catalog.known(), request.text("text")))
         if path == "/curves":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fdl.runs.run import Run
 
-_READ = (
+READ = (
     RECORD,
     CONFIG,
     ENVIRONMENT,
@@ -29,6 +29,8 @@ _READ = (
     REPORT,
     f"{FOLDER}/index.json",
 )
+"""The files that a row is made of."""
+
 PAGE = "page"
 """The folder of a run from which its own page is served."""
 
@@ -39,7 +41,7 @@ def signature(path: Path) -> str:
     """Times and sizes of all files that a row is made of; changes when one of them does."""
     parts = []
     folder = os.fspath(path)
-    for name in _READ:
+    for name in READ:
         try:
             # A page of 10,000 runs asks 80,000 times, and objects of `Path` take most of that time.
             found = os.stat(f"{folder}{os.sep}{name}")  # noqa: PTH116
@@ -53,14 +55,12 @@ def row(run: Run) -> dict[str, Any]:
     """A run as JSON data. Numbers that are not finite are text, secrets are left out."""
     steps = StepFiles.read(run.path)
     return {
+        **moment(run),
         "name": run.name,
         "title": run.title,
-        "path": str(shortened(run.path)),
-        "state": run.state,
         "started": run.record["started"],
         "finished": run.finished.isoformat() if run.finished else None,
         "imported_from": run.imported_from,
-        "seconds": run.seconds,
         "epochs": run.epochs,
         "resumed_from": run.resumed_from,
         "error": run.error[:_LONGEST_TEXT],
@@ -76,6 +76,11 @@ def row(run: Run) -> dict[str, Any]:
     }
 
 
+def moment(run: Run) -> dict[str, Any]:
+    """What depends on the moment and on the working directory, not only on the files of a run."""
+    return {"state": run.state, "seconds": run.seconds, "path": str(shortened(run.path))}
+
+
 def table(run: Run) -> dict[str, list[Any]]:
     """The metrics of a run by epoch, as columns: epoch, seconds, steps, and each metric."""
     metrics = run.metrics
@@ -83,9 +88,7 @@ def table(run: Run) -> dict[str, list[Any]]:
         "epoch": [epoch for epoch, _ in metrics.rows],
         "seconds": list(metrics.seconds),
         "steps": list(metrics.steps),
-        "values": [
-            [_cell(values.get(name)) for name in metrics.names] for _, values in metrics.rows
-        ],
+        "values": [[_cell(row.get(name)) for name in metrics.names] for _, row in metrics.rows],
         "names": metrics.names,
     }
 

@@ -110,7 +110,12 @@ class Refused(Exception):  # noqa: N818 - a regular answer, not an error of the 
 
 def in_json(content: object) -> Answer:
     """An answer in JSON, without secrets."""
-    return Answer(KNOWN.text(json.dumps(content, ensure_ascii=False)).encode("utf-8", "replace"))
+    return masked(json.dumps(content, ensure_ascii=False))
+
+
+def masked(text: str) -> Answer:
+    """An answer that is JSON already, without secrets."""
+    return Answer(KNOWN.text(text).encode("utf-8", "replace"))
 
 
 class Pages(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -73,7 +73,10 @@ class AlbertConfig(EncoderConfig):
     inner_group_num: int = whole(default=1, most=MOST_LAYERS)
     classifier_dropout: float = rate(default=0.1, key="classifier_dropout_prob")
 
-    def _check(self, data: Mapping[str, Any], origin: str) -> None:  # noqa: ARG002
+    def check(self, origin: str | None = None) -> None:
+        """Check what is special to the family too."""
+        super().check(origin)
+        origin = origin or type(self).__name__
         if self.num_hidden_groups * self.inner_group_num > MOST_LAYERS:
             raise refusal(
                 origin,

@@ -30,7 +30,7 @@ from flodl.hf.config_fields import (
 from flodl.hf.errors import ConfigError, need
 from flodl.hf.families.bert import SPECIAL, below_cls
 from flodl.hf.families.family import IDS, MASK, TYPES, Family, Words
-from flodl.hf.layers.activations import activation, dropout
+from flodl.hf.layers.activations import ACTIVATIONS, dropout
 from flodl.hf.layers.encoder import (
     Decoder,
     Named,
@@ -151,11 +151,16 @@ class DebertaV2Config(EncoderConfig):
             )
         return self.replace(legacy=False, tie_word_embeddings=False)
 
-    def _derive(self, values: dict[str, Any]) -> None:
+    def _read(self, data: Mapping[str, Any], origin: str) -> dict[str, Any]:
+        values = super()._read(data, origin)
         if values["max_relative_positions"] < 1:
             values["max_relative_positions"] = values["max_position_embeddings"]
+        return values
 
-    def _check(self, data: Mapping[str, Any], origin: str) -> None:
+    def check(self, origin: str | None = None) -> None:
+        """Check what is special to the family too."""
+        super().check(origin)
+        origin, data = origin or type(self).__name__, self._data
         width, heads = self.hidden_size, self.num_attention_heads
         head_size = data.get("attention_head_size")
         if head_size is not None and (type(head_size) is not int or head_size != width // heads):
@@ -281,7 +286,7 @@ class DebertaLayer(RecomputedLayer):
         place(self, "intermediate.dense", nn.Linear(width, inner))
         place(self, "output.dense", nn.Linear(inner, width))
         place(self, "output.LayerNorm", nn.LayerNorm(width, eps=eps))
-        self.activation = activation(config.hidden_act)
+        self.activation = ACTIVATIONS[config.hidden_act]
         self.dropout = config.hidden_dropout_prob
 
     def forward(self, tokens: Tensor, layout: Layout, table: RelativeTable | None) -> Tensor:
@@ -324,7 +329,7 @@ class ConvLayer(nn.Module):
             width, width, kernel, padding=(kernel - 1) // 2, groups=config.conv_groups
         )
         self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.activation = activation(config.conv_act)
+        self.activation = ACTIVATIONS[config.conv_act]
         self.dropout = config.hidden_dropout_prob
 
     def forward(self, embedded: Tensor, tokens: Tensor, layout: Layout) -> Tensor:
@@ -408,7 +413,7 @@ class ContextPooler(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.pooler_hidden_size, config.pooler_hidden_size)
         self.dropout = config.pooler_dropout
-        self.activation = activation(config.pooler_hidden_act)
+        self.activation = ACTIVATIONS[config.pooler_hidden_act]
 
     def forward(self, states: Tensor) -> Tensor:
         """``[B, S, H]`` to ``[B, H]``."""

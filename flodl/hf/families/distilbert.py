@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from torch import nn
 
@@ -11,7 +10,7 @@ from flodl.hf.config import EncoderConfig
 from flodl.hf.config_fields import MOST_LAYERS, WIDEST, activation_name, flag, rate, whole
 from flodl.hf.errors import ConfigError
 from flodl.hf.families.family import Family
-from flodl.hf.layers.activations import activation
+from flodl.hf.layers.activations import ACTIVATIONS
 from flodl.hf.layers.encoder import (
     Embeddings,
     Encoder,
@@ -76,7 +75,10 @@ class DistilBertConfig(EncoderConfig):
     seq_classif_dropout: float = rate(default=0.2)
     sinusoidal_pos_embds: bool = flag(default=False)
 
-    def _check(self, data: Mapping[str, Any], origin: str) -> None:
+    def check(self, origin: str | None = None) -> None:
+        """Check what is special to the family too."""
+        super().check(origin)
+        origin, data = origin or type(self).__name__, self._data
         for own, other in _DISTILBERT_SPELLINGS:
             first, second = data.get(own), data.get(other)
             if None not in (first, second) and first != second:
@@ -123,7 +125,7 @@ class DistilBert(Family[DistilBertConfig]):
         width = config.hidden_size
         return (
             Part(nn.Linear(width, width), "vocab_transform"),
-            Part(activation(config.hidden_act)),
+            Part(ACTIVATIONS[config.hidden_act]),
             Part(nn.LayerNorm(width, eps=config.layer_norm_eps), "vocab_layer_norm"),
             Part(nn.Linear(width, config.vocab_size), "vocab_projector"),
         )

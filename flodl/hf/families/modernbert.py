@@ -33,7 +33,7 @@ from flodl.hf.config_fields import (
 )
 from flodl.hf.errors import ConfigError
 from flodl.hf.families.family import Family
-from flodl.hf.layers.activations import activation, dropout
+from flodl.hf.layers.activations import ACTIVATIONS, dropout
 from flodl.hf.layers.attention import Rotation, attend_tokens, nearby
 from flodl.hf.layers.encoder import MeanOfTokens, Part, Parts, RecomputedLayer, first_token
 from flodl.hf.layers.initial import Cut, drawn_from
@@ -217,7 +217,10 @@ class ModernBertConfig(EncoderConfig):
         """How far a token sees to each side in a layer of ``sliding_attention``."""
         return self.local_attention // 2
 
-    def _check(self, data: Mapping[str, Any], origin: str) -> None:
+    def check(self, origin: str | None = None) -> None:
+        """Check what is special to the family too."""
+        super().check(origin)
+        origin, data = origin or type(self).__name__, self._data
         width, heads, layers = self.hidden_size, self.num_attention_heads, self.num_hidden_layers
         if len(self.layer_types) != layers:
             raise ConfigError(
@@ -349,7 +352,7 @@ class GatedMLP(nn.Module):
         width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
         self.Wi = drawn_from(nn.Linear(width, 2 * inner, bias=bias), cut_at_input(config))
         self.Wo = drawn_from(nn.Linear(inner, width, bias=bias), cut_at_output(config))
-        self.activation = activation(config.hidden_act)
+        self.activation = ACTIVATIONS[config.hidden_act]
         self.dropout = config.hidden_dropout_prob
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -466,7 +469,7 @@ class PredictionHead(nn.Module):
         dense = nn.Linear(width, width, bias=config.classifier_bias)
         self.dense = drawn_from(dense, cut_at_output(config))
         self.norm = norm_of(config)
-        self.activation = activation(config.classifier_activation)
+        self.activation = ACTIVATIONS[config.classifier_activation]
 
     def forward(self, states: Tensor) -> Tensor:
         """``[…, H]`` to ``[…, H]``."""

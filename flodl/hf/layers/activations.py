@@ -12,15 +12,13 @@ every step rounds, so exactly the defined steps are computed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody gives it
 from torch import Tensor
 from torch.nn import functional
-
-from flodl.hf.errors import ConfigError
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -77,7 +75,7 @@ def _linear(x: Tensor) -> Tensor:
     return x
 
 
-_FUNCTIONS: Final[dict[str, Activation]] = {
+ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "gelu": F.gelu,
     "gelu_python": _gelu_python,
     "gelu_new": _gelu_new,
@@ -99,26 +97,10 @@ _FUNCTIONS: Final[dict[str, Activation]] = {
     "leaky_relu": F.leaky_relu,
     "linear": _linear,
 }
+"""The functions by name, as a configuration spells them (case matters).
 
-NAMES: Final[tuple[str, ...]] = tuple(_FUNCTIONS)
-"""All known names, as a configuration spells them (case-sensitive)."""
-
-
-def activation(name: str) -> Activation:
-    """The function with this name; it keeps shape and dtype and changes no tensor in place.
-
-    Args:
-        name: One of ``NAMES``, with the same spelling.
-
-    Raises:
-        ConfigError: The name is unknown; lists the known names.
-    """
-    try:
-        return _FUNCTIONS[name]
-    except KeyError:
-        raise ConfigError(
-            f"unknown activation {name!r}; known are {', '.join(NAMES)} (case matters)"
-        ) from None
+They keep shape and dtype and change no tensor in place.
+"""
 
 
 # --- Dropout ---------------------------------------------------------------------------------

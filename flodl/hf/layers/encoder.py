@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from flodl.graph.modules import ModuleLike, NamedInputModule
 from flodl.hf.config import EncoderConfig
-from flodl.hf.layers.activations import activation, dropout
+from flodl.hf.layers.activations import ACTIVATIONS, dropout
 from flodl.hf.layers.attention import attend_tokens
 from flodl.hf.layers.layout import MASK, POSITIONS, TYPES, Layout, Refs, layout_of
 
@@ -227,7 +227,7 @@ class TransformerLayer(RecomputedLayer):
         self.attention_dropout = config.attention_probs_dropout_prob
         self.dropout = config.hidden_dropout_prob
         self.output_dropout = self.dropout if output_dropout else 0.0
-        self.activation = activation(config.hidden_act)
+        self.activation = ACTIVATIONS[config.hidden_act]
         self.names = names
 
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
@@ -396,7 +396,7 @@ class Decoder(nn.Module):
         place(self, norm, nn.LayerNorm(widths[1], eps=norm_eps))
         self.decoder = nn.Linear(widths[1], vocab)
         self.bias = nn.Parameter(self.decoder.bias.detach().clone())
-        self.activation = activation(activate)
+        self.activation = ACTIVATIONS[activate]
         self.dense_name, self.norm_name = dense, norm
 
     def forward(self, states: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from flodl.hf.errors import CheckpointMismatchError, first_of
 from flodl.hf.layers.initial import fresh
 from flodl.hf.weights import keys
 from flodl.hf.weights.keys import Place, Slot, primary, put, put_apart, slots_of
-from flodl.hf.weights.stored import FLOATS, TORCH_DTYPES, Stored, same_bytes
+from flodl.hf.weights.stored import FLOATS, TORCH_DTYPES, StoredFiles, same_bytes
 from flodl.log import verbose, warning
 
 HeadInit = Literal["random", "replace", "strict"]
@@ -50,7 +50,7 @@ class LoadReport:
         ignored: Keys of the files that the model does not need, as is usual for them, sorted.
         unexpected: Further keys of the files that were not used, sorted.
         initialised: Keys of the model that were drawn at random, sorted.
-        files: The files, in the order they were read; empty if the weights came as bytes.
+        files: The files, in the order they were read.
         commit: The commit of the Hub, if the files are from there.
         dtypes: Number of loaded tensors that were stored in each dtype (``F32``, ``BF16``).
         stored_dtypes: Keys of the model that were widened because the files mix float types, with
@@ -72,7 +72,7 @@ class LoadReport:
 
 def fill(
     graph: nn.Module,
-    stored: Stored,
+    stored: StoredFiles,
     config: EncoderConfig | None,
     *,
     dtype: torch.dtype | str | None = None,
@@ -125,7 +125,14 @@ def fill(
     if head_init not in (None, "random", "replace", "strict"):
         raise ValueError(f'head_init is "random", "replace", "strict" or None, not {head_init!r}')
     wanted = None if dtype is None else float_type(dtype)
-    matched = match(slots_of(graph), stored, config, head_init=head_init, allow_unused=allow_unused)
+    matched = match(
+        slots_of(graph),
+        stored.tensors,
+        stored.where,
+        config,
+        head_init=head_init,
+        allow_unused=allow_unused,
+    )
     tensors = stored.read({key for one in matched.fills for key in one.sources.values()})
     compute = wanted or _promoted(tensors.values())
     parts = _parts(matched.fills, tensors)
@@ -147,7 +154,7 @@ def fill(
 def _reported(
     matched: Match,
     parts: Sequence[_Part],
-    stored: Stored,
+    stored: StoredFiles,
     promoted: torch.dtype | None,
     commit: str | None,
 ) -> LoadReport:
@@ -278,7 +285,8 @@ class _Disagreements:
 
 def match(
     slots: Sequence[Slot],
-    stored: Stored,
+    tensors: Mapping[str, StoredTensor],
+    where: str,
     config: EncoderConfig | None,
     *,
     head_init: HeadInit | None = None,
@@ -290,13 +298,13 @@ def match(
         CheckpointFormatError: Two keys of the files get the same name in the module.
         CheckpointMismatchError: Files and module differ more than is allowed.
     """
-    expected = {key for slot in slots for key in slot.keys}
+    expected: set[str] = set().union(*(slot.keys for slot in slots))
     prefix = "" if config is None else config.prefix
     rename: keys.Rename = str
-    if config is not None and not stored.tensors.keys() <= expected:
+    if config is not None and not tensors.keys() <= expected:
         rename = keys.reconciling(expected, prefix)
-    prefix = prefix if keys.is_prefixed(expected, prefix) else ""
-    arranged = keys.arrange(stored.tensors, rename)
+    prefix = keys.prefix_in(expected, prefix)
+    arranged = keys.arrange(tensors, rename)
     wrong = _Disagreements()
     fills, drawn = [], []
     unused = dict(arranged)
@@ -304,7 +312,7 @@ def match(
         sources = _sources(slot, arranged, config)
         for name in sources:
             unused.pop(name, None)
-        shapes, dtypes = _disagreements(slot, sources, stored.tensors)
+        shapes, dtypes = _disagreements(slot, sources, tensors)
         may_draw = not sources and head_init in ("random", "replace")
         may_draw |= bool(shapes) and head_init == "replace"
         if may_draw and not keys.is_encoder_key(slot.name, prefix):
@@ -317,10 +325,10 @@ def match(
             wrong.dtypes += dtypes
             main = sources.get(slot.name) or next(iter(sources.values()))
             fills.append(Fill(slot, sources, main))
-    harmless = [name for name in unused if allow_unused and keys.is_harmless(name, expected)]
-    ignored = [unused.pop(name) for name in harmless]
+    unneeded = list(unused) if allow_unused else []
+    ignored = [unused.pop(name) for name in unneeded if keys.is_harmless(name, expected)]
     if wrong.missing or wrong.shapes or wrong.dtypes or (unused and not allow_unused):
-        raise _mismatch(stored.where, wrong, unused, prefix, known=config is not None)
+        raise _mismatch(where, wrong, unused, prefix, known=config is not None)
     return Match(tuple(fills), tuple(drawn), tuple(sorted(ignored)), tuple(sorted(unused.values())))
 
 
@@ -498,16 +506,14 @@ def _place(parts: Iterable[_Part], dtype: torch.dtype | None, device: torch.devi
 
 
 def _warn_of_non_finite(parts: Iterable[_Part], where: str) -> None:
-    found = [part.key for part in parts if part.source and _is_non_finite(part.tensor)]
+    found = []
+    for part in parts:
+        # The sum of large finite numbers can be infinite, but usually needs no further memory.
+        values = part.tensor
+        if part.source and values.is_floating_point() and not bool(values.sum().isfinite()):
+            found += [] if bool(values.isfinite().all()) else [part.key]
     if found:
         warning(
             f"{where}: {first_of(found, 3)} hold values that are not finite; they "
             "are loaded as they are"
         )
-
-
-def _is_non_finite(tensor: Tensor) -> bool:
-    """Whether there is a NaN or an infinity; usually needs no further memory."""
-    if not tensor.is_floating_point() or bool(tensor.sum().isfinite()):
-        return False
-    return not bool(tensor.isfinite().all())  # the sum of large finite numbers can be infinite

@@ -89,10 +89,13 @@ def other_names(key: str, *, tied: bool) -> tuple[str, ...]:
     return ()
 
 
-def is_prefixed(keys: Iterable[str], prefix: str) -> bool:
-    """Whether the encoder of these keys is below ``prefix``, as in every model with a head."""
+def prefix_in(keys: Iterable[str], prefix: str) -> str:
+    """The prefix if the encoder of these keys is below it, as in every model with a head."""
     start = prefix + "."
-    return any(key.startswith(start) for key in keys)
+    for key in keys:
+        if key.startswith(start):
+            return prefix
+    return ""
 
 
 def is_encoder_key(key: str, prefix: str) -> bool:

@@ -1,4 +1,4 @@
-"""The sources of tensors: memory-mapped files, or the bytes of a file.
+"""The tensors of files, which are memory-mapped.
 
 Mapped tensors take no memory until they are read. The mapping is private: a program that writes to
 such a tensor gets its own pages and does not change the file.
@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -49,29 +49,6 @@ def same_bytes(left: Tensor, right: Tensor) -> bool:
         return False
     one, other = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (left, right))
     return torch.equal(one, other)
-
-
-class Stored(Protocol):
-    """A set of tensors; all are described, and none is read yet."""
-
-    @property
-    def where(self) -> str:
-        """Its name in messages."""
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Its files; none for bytes in memory."""
-
-    @property
-    def tensors(self) -> Mapping[str, StoredTensor]:
-        """The description of each tensor, by key."""
-
-    def read(self, keys: Iterable[str]) -> dict[str, Tensor]:
-        """Some of the tensors, on the CPU, in their stored dtypes.
-
-        Raises:
-            CheckpointFormatError: A file changed since its header was read.
-        """
 
 
 @final
@@ -123,7 +100,11 @@ class StoredFiles:
         self.tensors.update(header)
 
     def read(self, keys: Iterable[str]) -> dict[str, Tensor]:
-        """See :meth:`Stored.read`; the tensors share memory with a private mapping of the file."""
+        """Some of the tensors, on the CPU, in their stored dtypes; the memory is mapped privately.
+
+        Raises:
+            CheckpointFormatError: A file changed since its header was read.
+        """
         safetensors = need("safetensors", "hf-offline")
         by_file: dict[Path, list[str]] = {}
         for name in keys:
@@ -185,7 +166,13 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         length = _header_length(file.read(PREFIX_BYTES), size, str(path))
         raw, body = file.read(length), size - PREFIX_BYTES - length
     try:
-        return _tensors(raw, body)
+        fields, _ = read_fields(raw)
+        tensors = {key: described(key, value) for key, value in fields.items()}
+        end = check_ranges(tensors.items())
+        if end > body:
+            raise ValueError(f"it is truncated, {end - body:,} of {end:,} bytes are missing")
+        if end < body:
+            raise ValueError(f"{body - end:,} bytes follow its last tensor")
     except ValueError as error:  # covers broken JSON, broken UTF-8 and the checks here
         raise CheckpointFormatError(
             f"{path} is not a sound safetensors file: {error}; fetch or save it again"
@@ -194,6 +181,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         raise CheckpointFormatError(
             f"{path} is not a safetensors file: header nested too deep"
         ) from None
+    return tensors
 
 
 def _header_length(prefix: bytes, size: int, where: str) -> int:
@@ -208,14 +196,3 @@ def _header_length(prefix: bytes, size: int, where: str) -> int:
             f"bytes and the header alone claims {length:,}; fetch or save it again"
         )
     return length
-
-
-def _tensors(raw: bytes, body: int) -> dict[str, StoredTensor]:
-    fields, _ = read_fields(raw)
-    tensors = {key: described(key, value) for key, value in fields.items()}
-    end = check_ranges(tensors.items())
-    if end > body:
-        raise ValueError(f"it is truncated, {end - body:,} of {end:,} bytes are missing")
-    if end < body:
-        raise ValueError(f"{body - end:,} bytes follow its last tensor")
-    return tensors

@@ -127,14 +127,20 @@ def fault(cell: Cell, seen: dict[str, str]) -> str:
 
 def table(rows: list[tuple[Cell, dict[str, str]]]) -> str:
     """The section of a library."""
-    lines = [f"| kind | by hand | `options` | {' | '.join(COLUMNS)} | remark |"]
-    lines.append("|---" * (len(COLUMNS) + 4) + "|")
+    lines = ["| kind | by hand | `options` | result | sweep | remark |"]
+    lines.append("|---|---|---|---|---|---|")
     for cell, seen in rows:
         settings = as_yaml(cell.options)[1:-1]
-        texts = [cell.kind, _code(cell.by_hand), _code(settings)]
-        texts += [seen.get(column, "") for column in COLUMNS]
-        lines.append(f"| {' | '.join([*texts, cell.reason])} |")
+        texts = [cell.kind, _code(cell.by_hand), _code(settings), _result(seen)]
+        lines.append(f"| {' | '.join([*texts, seen.get('sweep', ''), cell.reason])} |")
     return "\n".join(lines)
+
+
+def _result(seen: dict[str, str]) -> str:
+    """What the manifest gives, and each way beside a sweep that gives something else."""
+    first = COLUMNS[0]
+    others = [name for name in COLUMNS[1:-1] if seen[name] != seen[first]]
+    return "; ".join([seen[first], *(f"{name}: {seen[name]}" for name in others)])
 
 
 def _code(text: str) -> str:

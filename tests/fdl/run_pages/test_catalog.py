@@ -15,7 +15,7 @@ import pytest
 from benchmarks.many_runs import make_runs
 from fdl.base.run_record import boot_id
 from fdl.runs.pages import catalog as catalog_module
-from fdl.runs.pages.catalog import Cache, Catalog
+from fdl.runs.pages.catalog import Cache, Catalog, Changes
 from tests.fdl.run_directory.trails import LR, trail
 from tests.rows import each_row
 
@@ -33,7 +33,15 @@ def cache(tmp_path: Path) -> Cache:
 
 
 def rows(catalog: Catalog, since: int = -1) -> dict[str, dict]:
-    return {row["name"]: row for row in catalog.changes(since)["rows"]}
+    return {row["name"]: row for row in told(catalog.changes(since))}
+
+
+def told(changes: Changes) -> list[dict]:
+    """The rows of a page; JSON has lists where a row has a setting and its origin."""
+    found = json.loads(changes.as_json())["rows"]
+    for row in found:
+        row["config"] = {name: tuple(pair) for name, pair in row["config"].items()}
+    return found
 
 
 def test_a_row_has_settings_with_origins_metrics_tags_and_no_secret(tmp_path, cache):
@@ -84,27 +92,27 @@ def test_only_runs_that_changed_are_told_again(tmp_path, cache):
     first = trail(tmp_path / "runs" / NAME)
     catalog = Catalog.of_places([tmp_path / "runs"], cache)
     before = catalog.changes(-1)
-    assert len(before["rows"]) == 1
-    assert catalog.changes(before["version"])["rows"] == []
+    assert len(told(before)) == 1
+    assert told(catalog.changes(before.version)) == []
 
     trail(tmp_path / "runs" / "2026-02-01T10-00-00")
-    after = catalog.changes(before["version"])
-    assert [row["name"] for row in after["rows"]] == ["2026-02-01T10-00-00"]
-    assert after["order"] == [1, 0], "newest first, and a number stays with its run"
+    after = catalog.changes(before.version)
+    assert [row["name"] for row in told(after)] == ["2026-02-01T10-00-00"]
+    assert after.order == [1, 0], "newest first, and a number stays with its run"
 
     (first / "notes.json").write_text('{"tags": ["kept"]}')
-    assert rows(catalog, after["version"])[NAME]["tags"] == ["kept"]
+    assert rows(catalog, after.version)[NAME]["tags"] == ["kept"]
 
 
 def test_a_removed_run_leaves_the_page(tmp_path, cache):
     run = trail(tmp_path / "runs" / NAME)
     catalog = Catalog.of_places([tmp_path / "runs"], cache)
-    version = catalog.changes(-1)["version"]
+    version = catalog.changes(-1).version
     for file in run.iterdir():
         file.unlink()
     run.rmdir()
-    assert catalog.changes(version)["order"] == []
-    assert catalog.changes(version)["version"] > version
+    assert catalog.changes(version).order == []
+    assert catalog.changes(version).version > version
 
 
 def test_a_run_that_trains_is_told_again_when_its_curves_grow(tmp_path, cache):
@@ -114,11 +122,11 @@ def test_a_run_that_trains_is_told_again_when_its_curves_grow(tmp_path, cache):
     (run / "run.json").write_text(json.dumps({**record, "state": "running", **here}))
     catalog = Catalog.of_places([tmp_path / "runs"], cache)
     first = catalog.changes(-1)
-    assert first["rows"][0]["state"] == "running"
-    assert catalog.changes(first["version"])["rows"] == []
+    assert told(first)[0]["state"] == "running"
+    assert told(catalog.changes(first.version)) == []
     with (run / "steps" / "1-0.f64").open("ab") as file:
         file.write(bytes(16))
-    assert len(catalog.changes(first["version"])["rows"]) == 1
+    assert len(told(catalog.changes(first.version))) == 1
 
 
 def test_what_was_read_is_kept_for_the_next_page(tmp_path, cache, monkeypatch):
@@ -178,15 +186,15 @@ def test_runs_are_told_in_parts_while_others_are_read(tmp_path, cache, monkeypat
     monkeypatch.setattr(catalog_module, "_FRESH_SECONDS", 60.0)
     catalog = Catalog.of_places([tmp_path / "runs"], cache)
     seen = catalog.changes(-1, patience=30)
-    told = [row["id"] for row in seen["rows"]]
-    while len(seen["order"]) < 2:
-        seen = catalog.changes(seen["version"], patience=30)
-        told += [row["id"] for row in seen["rows"]]
-    assert (seen["more"], seen["total"], len(seen["order"])) == (True, 4, 2)
-    assert catalog.changes(seen["version"], patience=0.0)["rows"] == [], "nothing new by now"
+    numbers = [one.id for one in seen.entries]
+    while len(seen.order) < 2:
+        seen = catalog.changes(seen.version, patience=30)
+        numbers += [one.id for one in seen.entries]
+    assert (seen.more, seen.total, len(seen.order)) == (True, 4, 2)
+    assert catalog.changes(seen.version, patience=0.0).entries == [], "nothing new by now"
     assert [one.id for one in catalog.by_ids({0, 1})] == [0, 1], "curves need not wait"
     go_on.set()
-    while seen["more"]:
-        seen = catalog.changes(seen["version"], patience=30)
-        told += [row["id"] for row in seen["rows"]]
-    assert seen["order"] == told == [0, 1, 2, 3]
+    while seen.more:
+        seen = catalog.changes(seen.version, patience=30)
+        numbers += [one.id for one in seen.entries]
+    assert seen.order == numbers == [0, 1, 2, 3]

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from flodl.hf.errors import ConfigError
-from flodl.hf.layers.activations import NAMES, activation
+from flodl.hf.layers.activations import ACTIVATIONS
+from tests.flodl.hf.models_material import small_config
 from tests.rows import each_row
 
 GELUS = (
@@ -43,7 +44,7 @@ def inputs():
 
 
 def test_the_names_are_exactly_these():
-    assert sorted(NAMES) == sorted(GELUS + OTHERS)
+    assert sorted(ACTIVATIONS) == sorted(GELUS + OTHERS)
 
 
 @each_row("name", GELUS + OTHERS)
@@ -60,7 +61,7 @@ def test_every_activation_gives_the_references_values_and_gradients(name, dtype)
     # Here, because it takes seconds that every collection of the tests would need.
     from transformers.activations import ACT2FN
 
-    found, expected = activation(name)(ours), ACT2FN[name](theirs)
+    found, expected = ACTIVATIONS[name](ours), ACT2FN[name](theirs)
     found.sum().backward()
     expected.sum().backward()
 
@@ -71,18 +72,18 @@ def test_every_activation_gives_the_references_values_and_gradients(name, dtype)
 
 def test_the_exact_and_the_tanh_form_are_two_functions():
     x = inputs()
-    assert (activation("gelu")(x) - activation("gelu_new")(x)).abs().max() > 4e-4
+    assert (ACTIVATIONS["gelu"](x) - ACTIVATIONS["gelu_new"](x)).abs().max() > 4e-4
 
 
 def test_gelu_10_stops_at_ten():
-    assert activation("gelu_10")(torch.tensor([14.0, 3.0])).tolist() == pytest.approx(
+    assert ACTIVATIONS["gelu_10"](torch.tensor([14.0, 3.0])).tolist() == pytest.approx(
         [10.0, 2.99595031]
     )
 
 
 @each_row("name", ["GELU", "Relu", "gelu ", "", "laplace", "prelu"])
 def test_an_unknown_name_is_refused_with_all_known_ones(name):
-    with pytest.raises(ConfigError, match="unknown activation") as caught:
-        activation(name)
+    with pytest.raises(ConfigError, match="hidden_act") as caught:
+        small_config("bert", hidden_act=name)
     assert repr(name) in str(caught.value)
-    assert ", ".join(NAMES) in str(caught.value)
+    assert ", ".join(ACTIVATIONS) in str(caught.value)

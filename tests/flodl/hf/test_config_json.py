@@ -11,7 +11,7 @@ from flodl.hf.families import (
     DistilBertConfig,
 )
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.layers.activations import NAMES
+from flodl.hf.layers.activations import ACTIVATIONS
 from tests.flodl.hf.config_samples import (
     CLASSES,
     DISTILBERT,
@@ -207,7 +207,7 @@ def test_alberts_classifier_dropout_is_its_own():
     assert read("albert", classifier_dropout_prob=0.5).classifier_dropout == 0.5
 
 
-@each_row("name", NAMES)
+@each_row("name", tuple(ACTIVATIONS))
 def test_the_exact_name_of_an_activation_is_kept(name):
     assert read("bert", hidden_act=name).hidden_act == name
     config = read("distilbert", activation=name)

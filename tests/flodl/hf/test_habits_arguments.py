@@ -12,7 +12,6 @@ import flodl.hf
 from flodl.hf import (
     AutoConfig,
     AutoModel,
-    AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -221,16 +220,27 @@ def test_outputs_are_made_again_of_their_values_and_take_more():
     assert pickle.loads(pickle.dumps(output)).keys() == output.keys()
 
 
-def test_a_pipeline_of_transformers_fills_a_mask(tmp_path):
-    write(tmp_path, "bert", "ForMaskedLM")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+@each_row(
+    ("task", "head"),
+    [
+        ("fill-mask", "ForMaskedLM"),
+        ("text-classification", "ForSequenceClassification"),
+        ("token-classification", "ForTokenClassification"),
+    ],
+)
+def test_pipelines_of_transformers_take_our_models(tmp_path_factory, task, head):
+    folder = tmp_path_factory.mktemp(task)
+    write(folder, "bert", head)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     found = [
-        transformers.pipeline("fill-mask", one.from_pretrained(tmp_path), tokenizer=tokenizer)
-        for one in (AutoModelForMaskedLM, transformers.AutoModelForMaskedLM)
+        transformers.pipeline(
+            task, getattr(one, f"AutoModel{head}").from_pretrained(folder), tokenizer=tokenizer
+        )(f"the {tokenizer.mask_token} fox")
+        for one in (flodl.hf, transformers)
     ]
-    ours, theirs = (pipe(f"the {tokenizer.mask_token} fox") for pipe in found)
-    assert [one["token"] for one in ours] == [one["token"] for one in theirs]
-    assert [one["score"] for one in ours] == pytest.approx([one["score"] for one in theirs])
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.pop("score") == pytest.approx(float(theirs.pop("score")))
+        assert ours == theirs
 
 
 def test_the_trainer_of_transformers_trains_in_bfloat16(tmp_path, source):

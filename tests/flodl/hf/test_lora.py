@@ -23,7 +23,14 @@ from flodl.hf.errors import (
     PickleOnlyError,
 )
 from flodl.hf.head_kind import HeadKind
-from flodl.hf.lora import LoraLinear, LoraSettings, add_lora, merge_lora, unmerge_lora
+from flodl.hf.lora import (
+    LoraLinear,
+    LoraSettings,
+    add_lora,
+    assign_change,
+    merge_lora,
+    unmerge_lora,
+)
 from flodl.hf.lora_files import load_lora, save_lora
 from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
 from tests.rows import each_row
@@ -77,7 +84,7 @@ def test_an_adapted_layer_computes_what_the_paper_says() -> None:
     assert [name for name, _ in layer.named_parameters()] == ["weight", "bias", "lora_A", "lora_B"]
     assert (layer.lora_A.shape, layer.lora_B.shape) == ((2, 5), (3, 2))
     assert torch.equal(layer(torch.ones(2, 5)), before)
-    layer.set_change(layer.lora, torch.randn(2, 5), torch.randn(3, 2))
+    assign_change(layer, layer.lora, torch.randn(2, 5), torch.randn(3, 2))
     x = torch.randn(4, 7, 5)
     expected = x @ layer.weight.T + layer.bias + 3.0 * (x @ layer.lora_A.T @ layer.lora_B.T)
     torch.testing.assert_close(layer(x), expected)
@@ -97,10 +104,10 @@ def test_a_layer_without_bias_and_its_hooks_are_kept() -> None:
 
 def test_dropout_touches_the_change_alone_and_only_in_training() -> None:
     layer = LoraLinear.adapt(nn.Linear(64, 8), LoraSettings(r=4, alpha=4, dropout=0.5))
-    layer.set_change(layer.lora, torch.randn(4, 64), torch.zeros(8, 4))
+    assign_change(layer, layer.lora, torch.randn(4, 64), torch.zeros(8, 4))
     x = torch.randn(3, 64)
     assert torch.equal(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
-    layer.set_change(layer.lora, torch.randn(4, 64), torch.randn(8, 4))
+    assign_change(layer, layer.lora, torch.randn(4, 64), torch.randn(8, 4))
     assert gap(layer(x), layer(x)) > 1e-3
     layer.eval()
     assert torch.equal(layer(x), layer(x))

@@ -66,7 +66,7 @@ from flodl.hf.errors import (
     GatedRepo, HubError, HubOffline, MissingDependencyError, PickleOnlyError, RepoNotFound,
     RevisionNotFound, TokenizerMissingError, UnsupportedModelError,
 )
-from flodl.hf.layers.activations import activation
+from flodl.hf.layers.activations import ACTIVATIONS
 from flodl.hf.lora import LoraLinear, LoraSettings
 from flodl.hf.losses import (
     masked_lm_loss, question_answering_loss, sequence_classification_loss,
@@ -211,7 +211,7 @@ head.eval()
     (
         "small functions",
         """
-activation("gelu")(torch.ones(2))
+ACTIVATIONS["gelu"](torch.ones(2))
 assert hf.HeadKind("qa") is hf.HeadKind.QA
 """,
     ),
