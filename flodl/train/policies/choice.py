@@ -130,13 +130,29 @@ def check_policy(plan: TrainingPlan, policy: Policy) -> None:
         )
 
 
-def check_exchange(plan: TrainingPlan) -> None:
-    """Check that a sharded model, whose values FSDP exchanges, is to have none of them rounded.
+_OF_WHOLE_MODELS = (
+    *("partition_ratios", "speeds", "speed_hint", "lr_scale_ratio"),
+    *("outer_optimizer", "overlap", "average_optimizer_state"),
+)
+"""Settings of ranks that hold whole models, and share samples or average weights."""
+
+
+def check_sharded(plan: TrainingPlan) -> None:
+    """Check that no setting asks for what FSDP decides in a training with a sharded model.
 
     Raises:
-        ValueError: Another library exchanges them.
+        ValueError: A setting would have no effect.
     """
-    format = plan.distributed.exchange
+    settings = plan.distributed
+    idle = _changed(settings, _OF_WHOLE_MODELS)
+    if settings.policy not in (Policy.AUTO, Policy.SYNC):
+        idle.append(f"policy {str(settings.policy)!r}")
+    if idle:
+        raise ValueError(
+            f"{idle[0]} with .sharded(): FSDP averages the gradients of each step, and each rank "
+            f"trains on the data set that it is given; leave {idle[0].split()[0]} out"
+        )
+    format = settings.exchange
     if format is not ExchangeFormat.FLOAT32:
         raise ValueError(
             f"exchange={str(format)!r} with .sharded(): FSDP exchanges the parts of the model "
