@@ -164,22 +164,22 @@ class _TableMetrics(Metrics):
     def __init__(self, names: list[str], lines: list[_Line]) -> None:
         super().__init__(names, [])
         width = len(FIRST) + len(names) + len(RESOURCES)
-        self._lines = [line for line in lines if _is_row(line, width)]
+        self._lines = _numbered(lines, width)
 
     @cached_property
     def rows(self) -> list[tuple[int, dict[str, float]]]:
-        return [(_epoch(line), self._metrics(line)) for line in self._lines]
+        return [(epoch, self._metrics(line)) for epoch, line in self._lines]
 
     @property
     def seconds(self) -> list[float]:
-        return [_number(_cut(line)[1]) for line in self._lines]
+        return [_number(_cut(line)[1]) for _, line in self._lines]
 
     @property
     def epochs(self) -> int:
-        return max(map(_epoch, self._lines), default=0)
+        return max((epoch for epoch, _ in self._lines), default=0)
 
     def last(self) -> dict[str, float]:
-        return self._metrics(self._lines[-1]) if self._lines else {}
+        return self._metrics(self._lines[-1][1]) if self._lines else {}
 
     def latest(self) -> dict[str, float]:
         last = self.last()
@@ -205,15 +205,17 @@ def _cut(line: _Line) -> list[str]:
     return line.split(",") if isinstance(line, str) else line
 
 
-def _is_row(line: _Line, width: int) -> bool:
-    """Whether a line has an epoch and as many cells as the heading."""
-    if isinstance(line, str):
-        return line.count(",") == width - 1 and line.partition(",")[0].isdecimal()
-    return len(line) == width and line[0].isdecimal()
-
-
-def _epoch(line: _Line) -> int:
-    return int(line.partition(",")[0] if isinstance(line, str) else line[0])
+def _numbered(lines: list[_Line], width: int) -> list[tuple[int, _Line]]:
+    """The lines with an epoch and as many cells as the heading, each with its epoch."""
+    found = []
+    for line in lines:
+        if isinstance(line, str):
+            first, count = line.partition(",")[0], line.count(",") + 1
+        else:
+            first, count = line[0], len(line)
+        if count == width and first.isdecimal():
+            found.append((int(first), line))
+    return found
 
 
 def _cells(names: list[str], cells: list[str]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from fdl.cli.commands.runs import Places, State, Where, only_where, places, prin
 from fdl.cli.commands.verb import Call, Complete, Group, Json, Verb
 from fdl.manifest.select.project import locate
 from fdl.run.batch.queue import queued
-from fdl.runs.find import by_metric, shortened, survey, unmeasured
+from fdl.runs.find import by_metric, nothing_collected, shortened, survey, unmeasured
 from fdl.runs.metrics import Metric
 from fdl.runs.prune import require_state
 from fdl.runs.quantity import Known, listed, sorted_by
@@ -143,6 +143,7 @@ def _print_as_json(runs: list[Run], columns: list[Quantity], waiting: list[Queue
     return print_json({"runs": documents, "damaged": damaged, "queued": jobs})
 
 
+@nothing_collected()
 def _show(
     runs: list[Run],
     metric: Metric | None,

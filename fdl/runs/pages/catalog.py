@@ -360,6 +360,7 @@ class Catalog:
 
     def _read_files(self, fresh: Sequence[tuple[Entry, Run]], marks: dict[str, str]) -> None:
         made: list[tuple[Entry, Run, str, str]] = []
+        to_keep = []
         length = _FIRST_PART_SECONDS
         ends = time.monotonic() + length
         for place, (entry, run) in enumerate(fresh):
@@ -370,17 +371,17 @@ class Catalog:
             for name in moment(run):
                 del content[name]
             entry.grown = StepFiles.read(run.path).signature() if run.state == RUNNING else ()
-            made.append((entry, run, json.dumps(content), marks[str(entry.path)]))
+            text, mark = json.dumps(content), marks[str(entry.path)]
+            made.append((entry, run, text, mark))
+            if run.state != RUNNING:
+                to_keep.append((str(entry.path), mark, text))
             if time.monotonic() > ends or place == len(fresh) - 1:
                 self._publish(made)
-                self._cache.write(
-                    (str(run.path), mark, text)
-                    for _, run, text, mark in made
-                    if run.state != RUNNING
-                )
                 made = []
                 length *= 2
                 ends = time.monotonic() + length
+        if to_keep:
+            self._cache.write(to_keep)
 
     def _number(self) -> int:
         self._next += 1

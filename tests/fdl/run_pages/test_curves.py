@@ -81,6 +81,14 @@ def test_a_run_without_step_files_has_time_from_the_table_and_no_steps(tmp_path)
     assert curve(entry, Request("absent", "step")).steps == []
 
 
+def test_a_table_that_went_away_after_the_row_was_made_has_no_curve(tmp_path):
+    run = trail(tmp_path / "runs" / "2026-01-31T10-00-00", metrics={"loss": [0.5, 0.25]})
+    [entry] = Catalog.of_places([tmp_path / "runs"], Cache(tmp_path / "cache")).entries()
+    (run / "metrics.csv").unlink()
+    assert curve(entry, Request("loss", "epoch")).steps == []
+    assert entry.run.metrics.latest() == {"loss": 0.25}, "conditions are answered from the row"
+
+
 def test_a_program_with_a_column_of_steps_is_drawn_over_them(tmp_path):
     run = trail(tmp_path / "runs" / "2026-01-31T10-00-00", argv=["train"])
     (run / "metrics.csv").write_text("step,loss\n100,2.0\n200,1.0\n")
