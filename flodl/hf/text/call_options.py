@@ -149,7 +149,7 @@ def _padding(choice: PaddingChoice) -> Padding | None:
     if choice is True or choice == "longest":
         return "longest"
     if choice == "max_length":
-        return choice
+        return "max_length"
     if choice is False or choice == "do_not_pad":
         return None
     raise ValueError(

@@ -506,7 +506,7 @@ def _place(parts: Iterable[_Part], dtype: torch.dtype | None, device: torch.devi
 
 
 def _warn_of_non_finite(parts: Iterable[_Part], where: str) -> None:
-    found = []
+    found: list[str] = []
     for part in parts:
         # The sum of large finite numbers can be infinite, but usually needs no further memory.
         values = part.tensor
