@@ -59,13 +59,19 @@ class Record(NamedTuple):
     machine: str = ""
 
 
-def slow_tests(paths: list[str]) -> list[str]:
-    """The names of the slow suite below some paths, in the order of the files."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "slow", *paths]
+def slow_tests() -> list[str]:
+    """The names of the slow suite, in the order of the files."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "slow"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         sys.exit(f"error: pytest cannot collect the slow tests:\n{listed.stdout}{listed.stderr}")
     return [line for line in listed.stdout.splitlines() if "::" in line]
+
+
+def below(paths: list[str], suite: list[str]) -> list[str]:
+    """The tests of some folders and files, or of these names; all without a path."""
+    starts = tuple(f"{path.rstrip('/')}{end}" for path in paths for end in ("/", "::", "["))
+    return [name for name in suite if not paths or name in paths or name.startswith(starts)]
 
 
 def kept() -> dict[str, Record]:
@@ -92,8 +98,8 @@ def commit() -> str:
     ).stdout.strip()
 
 
-def keep(results: Path) -> int:
-    """Take results into the page; returns how many tests failed."""
+def keep(results: Path, suite: list[str]) -> int:
+    """Take results into the page of a suite; returns how many tests failed."""
     known, failed = kept(), 0
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     here = (commit(), machine())
@@ -101,7 +107,7 @@ def keep(results: Path) -> int:
         row = json.loads(line)
         known[row["test"]] = Record(row["result"], f"{row['seconds']:.1f}", today, *here)
         failed += row["result"] == "failed"
-    rows = (f"| `{name}` | {' | '.join(known.get(name, Record()))} |\n" for name in slow_tests([]))
+    rows = (f"| `{name}` | {' | '.join(known.get(name, Record()))} |\n" for name in suite)
     PAGE.write_text(HEAD + "".join(rows), encoding="utf-8")
     return failed
 
@@ -129,7 +135,7 @@ def parts(names: list[str]) -> list[list[str]]:
     return cut
 
 
-def run(part: list[str]) -> int:
+def run(part: list[str], suite: list[str]) -> int:
     """Run the tests of a part, and keep how they ended; returns how many failed."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.jsonl"
@@ -143,7 +149,7 @@ def run(part: list[str]) -> int:
             _note_stopped(part, results)
         finally:
             _end(running)
-        return keep(results)
+        return keep(results, suite)
 
 
 def _note_stopped(part: list[str], results: Path) -> None:
@@ -172,9 +178,12 @@ def main() -> int:
     parser.add_argument("--stale", action="store_true", help="only name what has not run for days")
     parser.add_argument("--keep", type=Path, metavar="RESULTS", help="only take results in")
     told = parser.parse_args()
+    suite = slow_tests()
     if told.keep:
-        return bool(keep(told.keep))
-    names = slow_tests(told.paths)
+        return bool(keep(told.keep, suite))
+    names = below(told.paths, suite)
+    if not names:
+        parser.error(f"no slow test is below {' '.join(told.paths)}")
     if told.stale:
         old = stale(names)
         print(*old, f"{len(old)} of {len(names)} slow tests have not run for 3 days", sep="\n")
@@ -183,7 +192,7 @@ def main() -> int:
     failed = 0
     for number, part in enumerate(chosen[: None if told.paths else told.parts], 1):
         print(f"Part {number} of {len(chosen)}: {len(part)} tests", flush=True)
-        failed += run(part)
+        failed += run(part, suite)
     old = stale(names)
     print(f"{failed} failed; {len(old)} have not run for 3 days (--stale names them)")
     return bool(failed)

@@ -152,13 +152,14 @@ def test_every_test_of_the_list_is_there():
         assert not test or test.partition("[")[0] in names[file], name
 
 
+SUITE = [f"t.py::test_{letter}" for letter in "abcd"]
+
+
 @pytest.fixture
 def slow_tests(tmp_path, monkeypatch):
-    """The script of the slow suite, with a page of its own and a suite of four tests."""
+    """The script of the slow suite, with a page of its own."""
     module = script("slow_tests")
     monkeypatch.setattr(module, "PAGE", tmp_path / "slow.md")
-    names = [f"t.py::test_{letter}" for letter in "abcd"]
-    monkeypatch.setattr(module, "slow_tests", lambda _: names)
     monkeypatch.setattr(module, "machine", lambda: "2 cores, no GPU")
     module.PAGE.write_text(
         "| `t.py::test_a` | passed | 300.0 | 2026-01-02 | 1234567 | 2 cores, no GPU |\n"
@@ -169,10 +170,18 @@ def slow_tests(tmp_path, monkeypatch):
 
 
 def test_what_ran_longest_ago_comes_first_and_parts_fit(slow_tests):
-    cut = slow_tests.parts(slow_tests.slow_tests([]))
+    cut = slow_tests.parts(SUITE)
     assert cut == [["t.py::test_c", "t.py::test_d", "t.py::test_b"], ["t.py::test_a"]]
-    old = slow_tests.stale(slow_tests.slow_tests([]))
+    old = slow_tests.stale(SUITE)
     assert old == ["t.py::test_c", "t.py::test_d", "t.py::test_b", "t.py::test_a"]
+
+
+def test_a_path_chooses_the_tests_below_it(slow_tests):
+    names = ["a/t.py::test_a[1]", "a/t.py::test_a[2]", "a/t.py::test_ab", "ab/t.py::test_a"]
+    assert slow_tests.below([], names) == names
+    assert slow_tests.below(["a/"], names) == slow_tests.below(["a/t.py"], names) == names[:3]
+    assert slow_tests.below(["a/t.py::test_a", "ab"], names) == [*names[:2], names[3]]
+    assert slow_tests.below(["a/t.py::test_a[2]"], names) == names[1:2]
 
 
 def test_results_are_kept_with_date_and_commit(slow_tests, tmp_path):
@@ -180,9 +189,9 @@ def test_results_are_kept_with_date_and_commit(slow_tests, tmp_path):
     rows = [("t.py::test_b", "passed", 9.0), ("t.py::test_c", "failed", 0.5)]
     keys = ("test", "result", "seconds")
     results.write_text("\n".join(json.dumps(dict(zip(keys, row, strict=True))) for row in rows))
-    assert slow_tests.keep(results) == 1
+    assert slow_tests.keep(results, SUITE) == 1
     known = slow_tests.kept()
-    assert list(known) == [f"t.py::test_{letter}" for letter in "abcd"]
+    assert list(known) == SUITE
     assert known["t.py::test_a"].commit == "1234567"
     assert known["t.py::test_b"][:2] == ("passed", "9.0")
     assert known["t.py::test_b"].commit == slow_tests.commit()
@@ -208,7 +217,7 @@ def test_a_part_that_takes_too_long_is_stopped_with_its_programs(slow_tests, mon
     monkeypatch.setattr(slow_tests, "MOST_SECONDS", 5)
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p tests.levels")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert slow_tests.run(["t.py::test_a", "t.py::test_b"]) == 0
+    assert slow_tests.run(SUITE[:2], SUITE) == 0
     known = slow_tests.kept()
     assert known["t.py::test_a"].result == "passed"
     assert known["t.py::test_b"].result == "stopped"

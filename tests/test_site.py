@@ -1,5 +1,6 @@
 """The documentation site: links, order of pages, the first commands."""
 
+import importlib
 import re
 
 import pytest
@@ -36,6 +37,18 @@ def test_a_broken_link_is_found(tmp_path, monkeypatch, page, faults):
     (tmp_path / "b.md").write_text("# B\n")
     (tmp_path / "a.md").write_text(page)
     assert list(pages.broken(tmp_path / "a.md")) == faults
+
+
+def test_the_site_has_all_that_its_pages_link_to():
+    outside = importlib.import_module("scripts.docs_hooks").OUTSIDE
+    site = {*DOCS.rglob("*"), *(ROOT / name for name in outside)}
+    linked = [
+        (page.relative_to(ROOT), target, (page.parent / target.partition("#")[0]).resolve())
+        for page in site.intersection(pages.pages())
+        for _, target in pages.links(page)
+        if not target.startswith("#")
+    ]
+    assert [f"{page}: {target}" for page, target, file in linked if file not in site] == []
 
 
 @each_row("folder", FOLDERS, ids=lambda path: path.name)

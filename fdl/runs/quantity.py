@@ -394,9 +394,13 @@ def _is_finite(value: object) -> bool:
 
 
 def _key(value: object) -> tuple[int, float, str]:
-    """Numbers before texts, so that a setting of both kinds can be sorted."""
+    """Numbers before texts, so that a setting of both kinds can be sorted.
+
+    Values of a sweep are texts in its records, also where they spell numbers.
+    """
     if isinstance(value, datetime):
         return 0, value.timestamp(), ""
     if isinstance(value, bool | int | float):
         return 0, float(value) if abs(value) < 1 << 1023 else math.copysign(math.inf, value), ""
-    return 1, 0.0, plain(value)
+    number = _as_number(value)
+    return (1, 0.0, plain(value)) if number is None else (0, number, "")

@@ -93,6 +93,7 @@ class Inspection:
     def as_text(self) -> str:
         """The content as lines of text."""
         dtypes = ", ".join(f"{count} {dtype}" for dtype, count in self.dtypes.items())
+        renamed = f", {self.keys.renamed} renamed" if self.keys.renamed else ""
         rows = [
             ("checkpoint", self.name + (f" at {self.commit}" if self.commit else "")),
             ("family", self.family),
@@ -101,14 +102,9 @@ class Inspection:
             ("tensors", f"{self.tensors} in {self.files} file{'s' if self.files > 1 else ''}"),
             ("parameters", f"{self.parameters:,}, {self.bytes:,} bytes"),
             ("dtypes", dtypes),
-            ("keys", self._told_keys()),
+            ("keys", f"{'fit' if self.keys.fits else 'do not fit'} the model{renamed}"),
         ]
         return "".join(f"{label:<12}{text}\n" for label, text in rows) + self._lists()
-
-    def _told_keys(self) -> str:
-        found = self.keys
-        more = [f"{found.renamed} renamed"] if found.renamed else []
-        return ", ".join([f"{'fit' if found.fits else 'do not fit'} the model", *more])
 
     def _lists(self) -> str:
         lists = {

@@ -335,8 +335,7 @@ class ModelOutput(dict[str, Any]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own = tuple(name for name in cls.__annotations__ if name != "names")
-        cls.names = own or cls.names
+        cls.names = tuple(name for name in cls.__annotations__ if name != "names")
         # So that torch's own tools, such as export and checkpointing, find the tensors.
         _pytree.register_pytree_node(
             cls,
@@ -368,12 +367,12 @@ class BaseModelOutputWithPooling(ModelOutput):
     attentions: Layers | None
 
 
-class _Scores(ModelOutput):
-    """The outputs of a head that gives scores.
+class SequenceClassifierOutput(ModelOutput):
+    """The outputs of a head that gives one answer per text.
 
     Attributes:
         loss: 0-d; None without labels.
-        logits: The scores.
+        logits: ``[B, labels]``.
         hidden_states: As for :class:`BaseModelOutputWithPooling`.
         attentions: As there.
     """
@@ -384,22 +383,36 @@ class _Scores(ModelOutput):
     attentions: Layers | None
 
 
-class SequenceClassifierOutput(_Scores):
-    """The outputs of a head that gives one answer per text: ``loss``, ``logits [B, labels]``."""
+class TokenClassifierOutput(ModelOutput):
+    """The outputs of a head that gives one label per token.
 
-
-class TokenClassifierOutput(_Scores):
-    """The outputs of a head that gives one label per token: ``loss``, ``logits [B, S, labels]``.
-
-    Logits at padding have no meaning.
+    Attributes:
+        loss: 0-d; None without labels.
+        logits: ``[B, S, labels]``; those at padding have no meaning.
+        hidden_states: As for :class:`BaseModelOutputWithPooling`.
+        attentions: As there.
     """
 
+    loss: Tensor | None
+    logits: Tensor
+    hidden_states: Layers | None
+    attentions: Layers | None
 
-class MaskedLMOutput(_Scores):
-    """The outputs of a head that predicts masked tokens: ``loss``, ``logits [B, S, V]``.
 
-    Logits at padding have no meaning.
+class MaskedLMOutput(ModelOutput):
+    """The outputs of a head that predicts masked tokens.
+
+    Attributes:
+        loss: 0-d; None without labels.
+        logits: ``[B, S, V]``; those at padding have no meaning.
+        hidden_states: As for :class:`BaseModelOutputWithPooling`.
+        attentions: As there.
     """
+
+    loss: Tensor | None
+    logits: Tensor
+    hidden_states: Layers | None
+    attentions: Layers | None
 
 
 class QuestionAnsweringModelOutput(ModelOutput):

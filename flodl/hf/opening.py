@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final, TypedDict
 
 import torch
 
@@ -40,14 +40,6 @@ from flodl.hf.weights.stored import StoredFiles
 from flodl.log import warning
 
 Source = str | os.PathLike[str]
-
-
-class Shaped(Protocol):
-    """The description of a tensor."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its sizes."""
 
 
 _CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
@@ -304,7 +296,7 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
 def with_head(
     config: EncoderConfig,
     kind: HeadKind,
-    tensors: Mapping[str, Shaped],
+    tensors: Mapping[str, Any],
     *,
     new_head: bool = False,
 ) -> EncoderConfig:
@@ -316,7 +308,8 @@ def with_head(
     Args:
         config: That of a checkpoint.
         kind: The head.
-        tensors: The descriptions of the tensors of the checkpoint, by key; none for a new model.
+        tensors: The descriptions of the tensors of the checkpoint, which have a ``shape``, by key;
+            none for a new model.
         new_head: Whether the head is drawn again. Then the checkpoint's classifier does not say how
             many classes there are.
 

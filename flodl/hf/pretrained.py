@@ -400,17 +400,12 @@ class PretrainedModel(nn.Module):
             layer.recomputed = False
 
     def activation_checkpointing_enable(
-        self,
-        activation_checkpointing_kwargs: Mapping[str, Any] | None = None,
-        every_n_layers: int = 1,
-        offload: bool = False,
+        self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **settings: Any
     ) -> None:
         """The newer name of :meth:`gradient_checkpointing_enable` in transformers."""
-        self.gradient_checkpointing_enable(activation_checkpointing_kwargs, every_n_layers, offload)
+        self.gradient_checkpointing_enable(activation_checkpointing_kwargs, **settings)
 
-    def activation_checkpointing_disable(self) -> None:
-        """The newer name of :meth:`gradient_checkpointing_disable` in transformers."""
-        self.gradient_checkpointing_disable()
+    activation_checkpointing_disable = gradient_checkpointing_disable
 
     @property
     def is_gradient_checkpointing(self) -> bool:

@@ -35,8 +35,8 @@ from flodl.train.plan import TrainingPlan
 from flodl.train.policies.choice import (
     barrier_every,
     check_elastic,
-    check_exchange,
     check_policy,
+    check_sharded,
     schedule_config,
     tell_waiting,
     with_policy,
@@ -76,7 +76,7 @@ def run(plan: TrainingPlan) -> TrainerHandle:
         rehearse_for(Path(file), plan, _alone)
     launched = detect(os.environ)
     if plan.sharded:
-        check_exchange(plan)
+        check_sharded(plan)
     if plan.distributed.elastic or os.environ.get(JOIN_VARIABLE):
         check_elastic(plan, launched)
     if launched is not None and (

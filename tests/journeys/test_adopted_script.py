@@ -93,11 +93,11 @@ def compare(reader):
     listed = reader.type("fdl runs list").text
     # The run without a sweep is there, too.
     assert listed.count("complete") == 4
-    by_size = reader.type("fdl runs list --where 'size >= 10' --columns name,size --sort size").text
-    assert [row.split() for row in by_size.splitlines()[1:]] == [
-        ["size=10", "10"],
-        ["size=20", "20"],
-    ]
+    ask = "fdl runs list --where 'size >= 10' --columns name,state,size --sort size"
+    first, second, slip = (row.split() for row in reader.type(ask).text.splitlines()[1:])
+    assert [first, second] == [["size=10", "complete", "10"], ["size=20", "complete", "20"]]
+    # The run that failed has the program's default.
+    assert slip[1:] == ["failed", "100"]
     text = reader.type("fdl runs compare size=5 size=10 size=20").text
     differing = text.partition("Configuration that differs:\n")[2]
     row = next(line for line in differing.splitlines() if line.startswith("size "))

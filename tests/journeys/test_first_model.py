@@ -73,7 +73,7 @@ def watch(person: Person, browser: Browser, train: str, figure: Figure) -> None:
         training.wait_for("\n")
         (address,) = re.findall(r"live page: (http://\S+)", training.raw)
         browser.open(address)
-        assert texts(browser, "h1, #status") == ["digits", "Running"]
+        assert texts(browser, "h1, #status") == ["Digits", "Running"]
         browser.wait_for(
             f"{EPOCHS} >= 2 && page.charts.some(one => one.scales && one.lines.length)"
         )

@@ -146,15 +146,15 @@ def cut_shape(choice: CallTruncation, max_length: int | None, stride: int) -> Ro
 
 
 def _padding(choice: PaddingChoice) -> Padding | None:
+    if choice is True or choice == "longest":
+        return "longest"
+    if choice == "max_length":
+        return choice
     if choice is False or choice == "do_not_pad":
         return None
-    if choice is True:
-        return "longest"
-    if choice not in ("longest", "max_length"):
-        raise ValueError(
-            f"padding is True, False, 'longest', 'max_length' or 'do_not_pad', not {choice!r}"
-        )
-    return choice
+    raise ValueError(
+        f"padding is True, False, 'longest', 'max_length' or 'do_not_pad', not {choice!r}"
+    )
 
 
 def _truncation(choice: CallTruncation | None, options: CallOptions) -> Strategy | None:

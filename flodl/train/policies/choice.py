@@ -79,7 +79,7 @@ def with_policy(plan: TrainingPlan, group: Group) -> tuple[TrainingPlan, str]:
                 "accuracy (--policy cadence trains them)"
             )
         settings = settings.having(policy=policy)
-        if policy is Policy.SYNC and (idle := _without_effect(settings)):
+        if policy is Policy.SYNC and (idle := _changed(settings, _OF_WINDOWS)):
             have = "has" if len(idle) == 1 else "have"
             reason += f"; {' and '.join(idle)} {have} no effect without --policy cadence"
     check_policy(plan, settings.policy)
@@ -102,9 +102,10 @@ def _windows(plan: TrainingPlan, group: Group) -> float:
     return plan.num_epochs * batches / (plan.distributed.anchor * group.world_size)
 
 
-def _without_effect(settings: DdpRunConfig) -> list[str]:
+def _changed(settings: DdpRunConfig, names: Sequence[str]) -> list[str]:
+    """Return which of these settings have another value than their default."""
     usual = {one.name: one.default for one in fields(DdpRunConfig)}
-    return [name for name in _OF_WINDOWS if getattr(settings, name) != usual[name]]
+    return [name for name in names if getattr(settings, name) != usual[name]]
 
 
 def check_policy(plan: TrainingPlan, policy: Policy) -> None:
@@ -129,13 +130,29 @@ def check_policy(plan: TrainingPlan, policy: Policy) -> None:
         )
 
 
-def check_exchange(plan: TrainingPlan) -> None:
-    """Check that a sharded model, whose values FSDP exchanges, is to have none of them rounded.
+_OF_WHOLE_MODELS = (
+    *("partition_ratios", "speeds", "speed_hint", "lr_scale_ratio"),
+    *("outer_optimizer", "overlap", "average_optimizer_state"),
+)
+"""Settings of ranks that hold whole models, and share samples or average weights."""
+
+
+def check_sharded(plan: TrainingPlan) -> None:
+    """Check that no setting asks for what FSDP decides in a training with a sharded model.
 
     Raises:
-        ValueError: Another library exchanges them.
+        ValueError: A setting would have no effect.
     """
-    format = plan.distributed.exchange
+    settings = plan.distributed
+    idle = _changed(settings, _OF_WHOLE_MODELS)
+    if settings.policy not in (Policy.AUTO, Policy.SYNC):
+        idle.append(f"policy {str(settings.policy)!r}")
+    if idle:
+        raise ValueError(
+            f"{idle[0]} with .sharded(): FSDP averages the gradients of each step, and each rank "
+            f"trains on the data set that it is given; leave {idle[0].split()[0]} out"
+        )
+    format = settings.exchange
     if format is not ExchangeFormat.FLOAT32:
         raise ValueError(
             f"exchange={str(format)!r} with .sharded(): FSDP exchanges the parts of the model "
@@ -168,7 +185,6 @@ def check_elastic(plan: TrainingPlan, launched: Launched | None) -> None:
             f"elastic with {launched.source}, which ends all ranks when one is lost: start the "
             f"program without it, and on further hosts with {JOIN_VARIABLE}"
         )
-    usual = {one.name: one.default for one in fields(DdpRunConfig)}
     reasons = {
         f"policy {str(settings.policy)!r}": (
             settings.policy not in (Policy.AUTO, Policy.CADENCE),
@@ -185,13 +201,10 @@ def check_elastic(plan: TrainingPlan, launched: Launched | None) -> None:
             is_iterable(plan.dataset),
             f"its samples have no numbers; {remedy_for(plan.dataset)}",
         ),
-    } | {
-        name: (
-            getattr(settings, name) != usual[name],
-            "it is for ranks that are all known at the start; leave it out",
-        )
-        for name in _OF_FIXED_RANKS
-    }
+    } | dict.fromkeys(
+        _changed(settings, _OF_FIXED_RANKS),
+        (True, "it is for ranks that are all known at the start; leave it out"),
+    )
     for name, (contradicts, why) in reasons.items():
         if contradicts:
             raise ValueError(f"elastic with {name}: {why}")

@@ -381,6 +381,16 @@ def test_the_order_is_that_of_any_quantity(fdl, key, order):
     assert session.out.split()[1:] == [f"2026-01-0{day}T10-00-00" for day in order]
 
 
+def test_numbers_are_sorted_as_numbers_also_where_a_sweep_recorded_texts(project, fdl):
+    folder = project({"fdl.yml": "entry: python main.py\noutput: {dir: out}"}) / "out"
+    sizes = {1: "20", 2: 100, 3: "5", 4: "1e1", 5: "large"}
+    for day, size in sizes.items():
+        trail(folder / f"2026-01-0{day}T10-00-00", metrics={}, config={"size": size})
+    for key, order in (("size", [3, 4, 1, 2, 5]), ("size:max", [5, 2, 1, 4, 3])):
+        found = names(fdl("runs", "list", "--columns", "name,size", "--sort", key))
+        assert found == [f"2026-01-0{day}T10-00-00" for day in order]
+
+
 @pytest.mark.usefixtures("sweep")
 def test_json_has_the_chosen_columns(fdl):
     document = json.loads(fdl("runs", "list", "--json", "--columns", "lr,best:loss").out)

@@ -114,7 +114,7 @@ def test_ranks_that_a_program_started_stop_when_told_and_are_resumed(tmp_path: P
             return subprocess.Popen(argv, cwd=tmp_path, env=env, stderr=errors)
 
     with start("", "100000") as child:
-        folder = wait_for(lambda: next(tmp_path.glob("runs/*/run.json"), None)).parent
+        folder = wait_for(lambda: next(tmp_path.glob("runs/[!.]*/run.json"), None)).parent
         wait_for(lambda: "socket" in json.loads((folder / "run.json").read_text()))
         run = read(folder)
         assert run is not None

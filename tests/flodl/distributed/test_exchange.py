@@ -23,6 +23,7 @@ from flodl.ranks.group import Group, LocalGroup
 from flodl.ranks.settings import Backend, DdpRunConfig, ExchangeFormat
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, linear, sgd, train
+from tests.rows import each_row
 
 ROUNDED = [ExchangeFormat.BF16, ExchangeFormat.INT8]
 BACKENDS = pytest.mark.parametrize("backend", list(Backend))
@@ -315,6 +316,23 @@ def test_a_sharded_model_is_refused() -> None:
     builder = Trainer.builder(linear, sgd, lambda model, batch: model(batch[0]).sum())
     with pytest.raises(ValueError, match=r"exchange='int8' with .sharded\(\): FSDP exchanges"):
         builder.dataset(Numbers(20)).batch_size(4).num_epochs(1).sharded().exchange("int8").run()
+
+
+@each_row(
+    ("settings", "told"),
+    [
+        (
+            {"policy": "cadence"},
+            r"policy 'cadence' with .sharded\(\): FSDP averages .*leave policy out",
+        ),
+        ({"partition_ratios": (0.7, 0.3)}, r"partition_ratios with .sharded\(\): FSDP averages"),
+        ({"lr_scale_ratio": 0.5}, r"lr_scale_ratio with .sharded\(\)"),
+    ],
+)
+def test_so_is_what_would_have_no_effect_on_one(settings: dict[str, object], told: str) -> None:
+    builder = Trainer.builder(linear, sgd, lambda model, batch: model(batch[0]).sum())
+    with pytest.raises(ValueError, match=told):
+        builder.dataset(Numbers(20)).batch_size(4).num_epochs(1).sharded().ddp(settings).run()
 
 
 def test_another_format_is_refused() -> None:

@@ -41,7 +41,7 @@ def place_of(name: str) -> str:
     """The folder of a checkpoint that a class can load, by the name of the class."""
     if name in _KINDS:
         return f"bert/{_KINDS[name]}"
-    prefix, suffix = re.fullmatch(r"(.*?)((?:For|Model|Config|TokenizerFast).*)", name).groups()
+    prefix, suffix = re.fullmatch(r"(.*?)((?:For|Model|Config|Tokenizer).*)", name).groups()
     kind = next((kind for kind in HeadKind if kind.suffix == suffix), HeadKind.BASE)
     spellings = {family.replace("-", ""): family for family in FAMILIES}
     return f"{spellings[prefix.lower()]}/{kind}"
