@@ -262,6 +262,7 @@ class RunPage extends Page {
 class RunsPage extends Page {
   #highlighted = null;
   #asked = 0;
+  #hasDrawn = false;
   #met = { ids: null, problem: "" };
   #details = null;
   none = "No run has measured a metric yet.";
@@ -303,7 +304,7 @@ class RunsPage extends Page {
       if (found) {
         const changed = this.runs.update(found);
         for (const chart of this.charts) chart.forget(changed);
-        await this.#filter();
+        await this.#filter(true);
       }
       this.#connection(true);
     } catch (error) {
@@ -312,19 +313,19 @@ class RunsPage extends Page {
   }
 
   /** Ask which runs meet the filter, and show them; of several questions the last one counts. */
-  #filter() {
-    return (this.settled = this.#ask(++this.#asked));
+  #filter(grew = false) {
+    return (this.settled = this.#ask(++this.#asked, grew));
   }
 
-  async #ask(number) {
+  async #ask(number, grew) {
     const text = this.choices.get("filter").trim();
     const met = text ? await this.source.where(text) : { ids: null, problem: "" };
     if (number !== this.#asked) return this.settled;
     this.#met = met;
-    this.show();
+    this.show(grew);
   }
 
-  show() {
+  show(grew = false) {
     const { runs, choices } = this;
     runs.apply(choices, this.#met);
     const bySteps = runs.all.some((run) => run.curves.length > 0 && run.has_steps);
@@ -332,7 +333,10 @@ class RunsPage extends Page {
     this.turnAxis(bySteps ? "step" : "epoch", -60 * new Date().getTimezoneOffset());
     this.#summary();
     fill(this.color, colorOptions(runs), choices.get("color"));
-    for (const panel of [this.curves, this.table, this.parallel, this.scatter]) panel.show();
+    // Curves of the first runs are drawn at once. Those of the others would keep the server from reading them.
+    const waits = grew && this.source.isReading && this.#hasDrawn;
+    this.#hasDrawn ||= runs.all.length > 0;
+    for (const panel of [...(waits ? [] : [this.curves]), this.table, this.parallel, this.scatter]) panel.show();
     showDifferences(this);
     const open = this.#details && runs.run(this.#details.id);
     if (open && open !== this.#details) showDetails((this.#details = open));
