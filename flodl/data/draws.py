@@ -55,6 +55,13 @@ def seed_generators(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
 
 
+def seed_program(seed: int) -> None:
+    """Seed the generators of Python, NumPy and torch, also those of accelerators."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
 @contextmanager
 def kept_generators() -> Iterator[None]:
     """Restore the generators of the program at the end."""

@@ -11,10 +11,9 @@ import os
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, final
 
-import torch
-
 from flodl import log
 from flodl.checkpoint.generators import set_generator_states
+from flodl.data.draws import seed_program
 from flodl.data.seeds import own_seed
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account, TimeLedger
@@ -179,7 +178,7 @@ class Loop:
             trace.take_norms_of(step_values)
         self.reporter.introduce(run, engine, start.state.records, self.steering)
         if start.generators is None and not alone:
-            torch.manual_seed(own_seed(plan.seed, group.stream))
+            seed_program(own_seed(plan.seed, group.stream))
         self.steps = Steps(
             plan=plan, parts=parts, engine=engine, logs=logs, run=run, hooks=self.hooks,
             reporter=self.reporter, leads=group.leads, marks=self.marks,

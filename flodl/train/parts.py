@@ -12,6 +12,7 @@ from flodl import terminal
 from flodl.checkpoint.sharded import is_sharded
 from flodl.data import DataLoader, IterableLoader
 from flodl.data.adapters import is_iterable
+from flodl.data.draws import seed_program
 from flodl.data.iterable import NOT_PROMISED, gives_batches, remedy_for
 from flodl.device import warn_of_slow_bfloat16
 from flodl.errors import DataError
@@ -104,7 +105,7 @@ class Assembly:
 def assemble(
     plan: TrainingPlan, device: torch.device, world_size: int = 1, rank: int = 0
 ) -> Assembly:
-    """Load the data, seed torch, and make model, optimizer and the rest, in this order.
+    """Load the data, seed the generators, and make model, optimizer and the rest, in this order.
 
     Args:
         plan: The plan of the training.
@@ -122,7 +123,7 @@ def assemble(
     terminal.status("reading data")
     loader = make_loader(plan, device, (rank, world_size))
     terminal.status("building the model")
-    torch.manual_seed(plan.seed)
+    seed_program(plan.seed)
     model = build_model(plan.model_factory, device)
     if world_size > 1 and any(map(is_sharded, model.parameters())):
         raise ValueError(

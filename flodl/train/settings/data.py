@@ -46,7 +46,7 @@ class DataSettings(Settings):
     num_epochs: int = setting(check=Whole(), takes="num_epochs")
     """Set the number of passes through the data set."""
     seed: int = setting(42, takes="seed")
-    """Seed torch's generators and the order of the samples."""
+    """Seed the generators of Python, NumPy and torch, and the order of the samples."""
     device: torch.device | str | None = setting(None, takes="device", usual=_DEVICE)
     """Train on this device."""
     loader_options: Mapping[str, Any] = field(default_factory=dict)

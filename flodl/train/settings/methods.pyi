@@ -44,7 +44,7 @@ class SettingMethods:
         """Set the number of passes through the data set."""
 
     def seed(self, seed: int) -> Self:
-        """Seed torch's generators and the order of the samples (default: 42)."""
+        """Seed the generators of Python, NumPy and torch, and the order of the samples (default: 42)."""
 
     def device(self, device: torch.device | str | None) -> Self:
         """Train on this device (default: the first usable CUDA device, else the CPU)."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from fdl.runs import diff
 from fdl.runs.run import read
+from flodl import Trainer
 from flodl.train import RunDirectory
 from flodl.train.step import AutoPolicy
 from tests import fork_server
@@ -202,3 +206,29 @@ def test_diff_says_nothing_of_auto_if_both_runs_computed_alike(run):
     found = diff.compare(read(one), read(other))
     assert found.difference is None
     assert not [cause for cause in found.causes if "engine" in cause.name]
+
+
+class Drawing(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Samples that the generators of Python and NumPy change, as augmentations do."""
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        drawn = random.random() + float(np.random.rand())
+        return torch.full((4,), number * drawn), torch.tensor(number % 2)
+
+
+def test_samples_drawn_with_python_and_numpy_repeat_in_every_run():
+    def trained() -> torch.Tensor:
+        training = Trainer.builder(
+            lambda _: torch.nn.Linear(4, 2),
+            lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+            lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1]),
+        )
+        return training.dataset(Drawing()).batch_size(8).num_epochs(2).run().join().params[0]
+
+    first = trained()
+    random.random()
+    np.random.rand()
+    assert torch.equal(trained(), first)
