@@ -522,8 +522,11 @@ def json_text(data: Mapping[str, Any]) -> str:
     """The text of a ``config.json``: keys sorted (ids by number), two spaces, final newline."""
     labels = data.get("id2label")
     # Up to ten, the texts of numbers have the order of the numbers.
-    many = isinstance(labels, Mapping) and len(labels) > 10
-    if many and all(_NUMBER.fullmatch(key) for key in labels):
+    if (
+        isinstance(labels, Mapping)
+        and len(labels) > 10
+        and all(_NUMBER.fullmatch(key) for key in labels)
+    ):
         data = {**data, "id2label": {int(key): name for key, name in labels.items()}}
     return json.dumps(data, indent=2, sort_keys=True) + "\n"
 

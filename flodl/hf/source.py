@@ -246,7 +246,12 @@ def find_weights(file: Callable[[str], Path | None]) -> WeightFiles | None:
 
 
 def shard_names(index: Path, ending: str = ".safetensors") -> list[str]:
-    """The files that an index names, sorted.
+    """The files that an index names, sorted; see :func:`shards_of`."""
+    return sorted(set(shards_of(index, ending).values()))
+
+
+def shards_of(index: Path, ending: str = ".safetensors") -> dict[str, str]:
+    """The file that an index names for each tensor.
 
     Args:
         index: The index.
@@ -259,7 +264,7 @@ def shard_names(index: Path, ending: str = ".safetensors") -> list[str]:
     """
     try:
         fields = json.loads(read_text(index), object_pairs_hook=_unique)
-        weight_map = fields["weight_map"]
+        weight_map: dict[str, str] = fields["weight_map"]
         names = sorted(set(weight_map.values()))
         if not names:
             raise ValueError("its weight_map is empty")
@@ -273,7 +278,7 @@ def shard_names(index: Path, ending: str = ".safetensors") -> list[str]:
         raise CheckpointFormatError(f"{index} is nested too deep to be an index") from None
     except ValueError as error:
         raise CheckpointFormatError(f"{index} is not a sound index: {error}") from None
-    return names
+    return weight_map
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -6,7 +6,6 @@ such a tensor gets its own pages and does not change the file.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ from flodl.checkpoint.header import (
     read_fields,
 )
 from flodl.hf.errors import CheckpointFormatError, need
-from flodl.hf.source import WeightFiles
+from flodl.hf.source import WeightFiles, shards_of
 
 TORCH_DTYPES = {
     "F64": torch.float64,
@@ -140,8 +139,7 @@ def _renamed(keys: Iterable[str], mapping: Mapping[str, str]) -> dict[str, str]:
 
 def _check_index(index: Path, owner: Mapping[str, Path]) -> None:
     """Check that every tensor is in the shard the index names; further tensors are allowed."""
-    weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    for key, shard in weight_map.items():
+    for key, shard in shards_of(index).items():
         found = owner.get(key)
         if found is None or found.name != shard:
             place = "no shard has it" if found is None else f"it is in {found.name}"

@@ -165,8 +165,8 @@ def model() -> nn.Module:
 def plain_torch(seed: int, epochs: int) -> list[float]:
     """The losses of the loop that torch's documentation shows."""
     torch.manual_seed(seed)
-    random.seed(1)
-    np.random.seed(1)
+    random.seed(seed)
+    np.random.seed(seed)
     network = model()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     losses = []
@@ -195,8 +195,6 @@ def test_transforms_draw_between_the_draws_of_the_training_as_in_a_plain_loop() 
         losses.append(loss.item())
         return loss
 
-    random.seed(1)
-    np.random.seed(1)
     (
         Trainer.builder(lambda _: model(), lambda p: torch.optim.SGD(p, lr=0.1), step)
         .dataset(Everywhere(12))
