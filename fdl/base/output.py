@@ -120,11 +120,6 @@ def show(*parts: RenderableType) -> None:
     write(sys.stdout, drawn(*parts))
 
 
-def counted(number: int, word: str) -> str:
-    """``1 run``, ``2 runs``."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
 def json_text(document: object) -> str:
     """A document as indented JSON, ending in a newline."""
     import json

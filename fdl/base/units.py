@@ -7,6 +7,12 @@ import math
 _KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
 
 
+def counted(number: int, word: str) -> str:
+    """``1 run``, ``2 runs``, ``2 batches``."""
+    ending = "es" if word.endswith("tch") else "s"
+    return f"{number} {word}{'' if number == 1 else ending}"
+
+
 def format_eta(seconds: float) -> str:
     """Format a remaining time: ``42ms``, ``1.5s``, ``4m 32s``, ``3h 12m``; a dash if unknown.
 

@@ -6,8 +6,8 @@ import platform
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.hardware import nvidia
-from fdl.base.output import counted
 from fdl.base.shell_words import join, quote
+from fdl.base.units import counted
 from fdl.manifest.inspect.document import json_value
 from fdl.plan.dry_run import labelled
 from fdl.plan.ranks import DEVICES_VARIABLE, SETTINGS_VARIABLE, THREADS_VARIABLE

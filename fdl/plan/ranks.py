@@ -11,7 +11,7 @@ import json
 from fdl.base.errors import ManifestError
 from fdl.base.hardware import nvidia
 from fdl.base.hardware.machine import threads
-from fdl.base.output import counted
+from fdl.base.units import counted
 from fdl.manifest.node import Variable, origin
 from fdl.manifest.words import node_range, solo_device
 from fdl.plan import torchrun

@@ -21,7 +21,7 @@ from fdl.base.hardware import Gpu, nvidia
 from fdl.base.hardware.troubles import VARIABLE as DEVICES_VARIABLE, restrict
 from fdl.base.masking import KNOWN
 from fdl.base.signals import ENDING, handled
-from fdl.base.units import duration
+from fdl.base.units import counted, duration
 from fdl.plan.redaction import know_secrets
 from fdl.run.lines import LONGEST, last_state, write_all
 from fdl.run.step import DONE, FAILED, SKIPPED, STOPPED, Outcome, Step
@@ -265,11 +265,10 @@ def groups(each: int, environ: Mapping[str, str]) -> list[str]:
     found = nvidia(environ)
     names = _names(found.gpus, found.restriction)
     if len(names) < each:
-        counted = output.counted(len(names), "usable GPU")
+        usable = counted(len(names), "usable GPU") if names else "no usable GPU"
         trouble = f": {found.problem}" if found.problem else ""
         raise UsageError(
-            f"`--gpus-each {each}`: this machine has {counted if names else 'no usable GPU'}"
-            f"{trouble}",
+            f"`--gpus-each {each}`: this machine has {usable}{trouble}",
             hint="`fdl diagnose` lists the GPUs; without the flag, all jobs share all GPUs",
         )
     whole = len(names) // each * each

@@ -13,6 +13,7 @@ from typing import Protocol, final, runtime_checkable
 
 from fdl.base.files import append_text, replace_text
 from fdl.base.units import (
+    counted,
     format_bytes,
     format_duration,
     format_eta,
@@ -229,8 +230,7 @@ def finish_line(summary: Finish, room: int | None = None) -> str:
     Without a best epoch it shows the metrics of the last one. A run that is not complete begins
     with its status.
     """
-    epochs = f"{summary.epochs} epoch{'' if summary.epochs == 1 else 's'}"
-    line = f"{epochs} in {format_eta(summary.seconds)}"
+    line = f"{counted(summary.epochs, 'epoch')} in {format_eta(summary.seconds)}"
     if summary.status != "complete":
         line = f"{summary.status} after {line}"
     best = summary.best

@@ -12,6 +12,7 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import UsageError
+from fdl.base.units import counted
 from fdl.cli.commands.verb import Call, DryRun, Group, Verb
 from fdl.manifest.source import shown
 from fdl.scaffold.add import (
@@ -181,7 +182,7 @@ def adopt(
         output.write(sys.stdout, made.text)
         return 0
     made.write()
-    options = output.counted(made.options, "option")
+    options = counted(made.options, "option")
     sys.stdout.write(f"Created {shown(str(made.file))} for {script} ({options} read from it)\n")
     if not output.is_quiet():
         folder = "" if made.file.parent == Path.cwd() else shown(str(made.file.parent))

@@ -12,6 +12,7 @@ import typer
 from fdl.base import output
 from fdl.base.errors import FdlError, SelectionError, UsageError
 from fdl.base.tables import table
+from fdl.base.units import counted
 from fdl.cli.commands.verb import Group, Verb
 from fdl.manifest.builtins import RESERVED
 from fdl.manifest.layers import environments
@@ -129,12 +130,12 @@ class _Report:
             for file, names in self._files.items()
         ]
         text = output.drawn(table(rows, styles=("cyan", ""))) if rows else ""
-        found = output.counted(len(self.mistakes), "mistake") if self.mistakes else "no mistakes"
-        files = output.counted(len(rows), "file")
-        commands = output.counted(len(self._commands), "command")
+        found = counted(len(self.mistakes), "mistake") if self.mistakes else "no mistakes"
+        files = counted(len(rows), "file")
+        commands = counted(len(self._commands), "command")
         output.write(sys.stdout, f"{text}{files}, {commands}: {found}\n")
 
     def _said(self, file: str, names: set[Sequence[str]]) -> str:
         options = self._options.get(file)
-        more = f", {output.counted(len(options), 'option')} known" if options else ""
-        return output.counted(len(names), "command") + more
+        more = f", {counted(len(options), 'option')} known" if options else ""
+        return counted(len(names), "command") + more

@@ -11,7 +11,7 @@ import typer
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.terminal import ask
-from fdl.base.units import printable, size_text
+from fdl.base.units import counted, printable, size_text
 from fdl.cli.commands.runs import (
     Places,
     State,
@@ -176,7 +176,7 @@ def _delete(what: str, found: list[Removal], *, yes: bool, dry_run: bool) -> int
 
 
 def _counted(what: str, found: list[Removal]) -> str:
-    return output.counted(sum(len(one.files) or 1 for one in found), what)
+    return counted(sum(len(one.files) or 1 for one in found), what)
 
 
 def _show(what: str, found: list[Removal]) -> None:

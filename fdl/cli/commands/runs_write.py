@@ -10,7 +10,7 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.units import printable
+from fdl.base.units import counted, printable
 from fdl.cli.commands.runs import OneRun, chosen, print_json, project_folders
 from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
 from fdl.runs.find import choose, search, shortened, stands_for_a_run
@@ -226,4 +226,4 @@ def _print(done: list[tuple[Foreign, Path, str]], *, dry_run: bool) -> None:
     counts = {what: sum(one[2] == what for one in done) for what in ("new", "updated", "unchanged")}
     text = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     untouched = "; nothing was written" if dry_run else ""
-    output.note(f"{output.counted(len(done), 'run')}: {text}{untouched}")
+    output.note(f"{counted(len(done), 'run')}: {text}{untouched}")

@@ -12,7 +12,7 @@ from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.secrets import redact_tokens
 from fdl.base.shell_words import join
-from fdl.base.units import duration
+from fdl.base.units import counted, duration
 from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Json, Verb
 from fdl.manifest.node import relative
 from fdl.plan.probe import agree, invites
@@ -177,8 +177,8 @@ def refresh_one(level: Level, host: Host | None, *, dry_run: bool) -> int:
 
 
 def _summary(schema: Schema) -> str:
-    arguments = output.counted(len(schema.arguments), "argument")
-    return f"{arguments}, {output.counted(len(schema.options), 'option')}"
+    arguments = counted(len(schema.arguments), "argument")
+    return f"{arguments}, {counted(len(schema.options), 'option')}"
 
 
 @verbs.command("manifest", cls=Verb)

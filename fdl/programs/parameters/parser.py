@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from fdl.base.errors import UsageError
 from fdl.base.layout import Row
-from fdl.base.output import counted
 from fdl.base.secrets import REDACTED
+from fdl.base.units import counted
 from fdl.manifest.words import ALL_GROUPS, RESERVED_LONG
 from fdl.programs.parameters.contract import spellings
 from fdl.programs.parameters.parameter import UNSET, choice_text, group_word, groups_of, is_number

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from fdl.base.units import counted
 from flodl.graph.base import GraphBase
-from flodl.graph.draw.diagram import Box, Diagram, Edge, plural, weigh
+from flodl.graph.draw.diagram import Box, Diagram, Edge, weigh
 from flodl.graph.draw.style import Line, Role, Shape, role_of, shape_of
 from flodl.graph.profile import Profiled
 from flodl.graph.topology import (
@@ -128,14 +129,14 @@ def _detail(operation: Operation, module: nn.Module | None) -> str:
         case Loop(kind, limit, batch):
             return f"{'batch ' if batch else ''}{kind}, at most ×{limit}"
         case Gate(experts, top_k):
-            return plural(experts, "expert") + ("" if top_k is None else f", top {top_k}")
+            return counted(experts, "expert") + ("" if top_k is None else f", top {top_k}")
         case Switch(branches, batch):
             return f"{branches} branches" + (", one per batch" if batch else "")
         case Map("slices", pieces):
-            return plural(pieces, "slice")
+            return counted(pieces, "slice")
         case Map(kind):
             return kind
-    return plural(len(module.topology.nodes), "node") if isinstance(module, GraphBase) else ""
+    return counted(len(module.topology.nodes), "node") if isinstance(module, GraphBase) else ""
 
 
 def _wires(topology: Topology, place: _Place) -> Iterator[Edge]:

@@ -137,11 +137,6 @@ class Diagram:
                 yield from box.inside.walk()
 
 
-def plural(count: int, noun: str) -> str:
-    """Format a count with its noun: ``1 node``, ``2 nodes``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def weigh(module: nn.Module | None) -> Weight:
     """Count the parameters of a module; None has none."""
     parameters = [] if module is None else list(module.parameters())

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from html import escape
 from itertools import pairwise
 
-from flodl.graph.draw.diagram import Box, Diagram, plural
+from fdl.base.units import counted
+from flodl.graph.draw.diagram import Box, Diagram
 from flodl.graph.draw.layout import HEADER, Layout, Placed, Route, layout
 from flodl.graph.draw.routing import Point
 from flodl.graph.draw.shapes import LINE, SMALL, heading, outlines, text_lines, text_width
@@ -56,7 +57,7 @@ def svg_source(diagram: Diagram) -> str:
     legend_width = sum(_entry_width(text) for text, _ in legend)
     width = max(placed.width, legend_width) + 2 * _MARGIN
     height = placed.height + 2 * _MARGIN + (_LEGEND if legend else 0)
-    summary = f"{diagram.title}: {plural(len(diagram.boxes), 'node')}"
+    summary = f"{diagram.title}: {counted(len(diagram.boxes), 'node')}"
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="flodl-graph" role="img" '
         f'aria-label="{_escaped(summary)}" width="{width:.0f}" height="{height:.0f}" '

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fdl.base.files import replacing
+from fdl.base.units import counted
 from flodl import log
 from flodl.checkpoint import (
     checkpoint_keys,
@@ -250,7 +251,9 @@ class CheckpointKeeper:
         if self._run is None or self._last is None or self._last.written is None:
             return "nothing was saved"
         epoch, step = self._last.written.epoch, self._last.written.step
-        moment = f"{epoch} complete epochs" + (f" and {step} steps" if step else "")
+        moment = counted(epoch, "complete epoch") + (
+            f" and {counted(step, 'step')}" if step else ""
+        )
         return f"the last good checkpoint is {self._run.last_checkpoint} (after {moment})"
 
 

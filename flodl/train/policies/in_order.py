@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from fdl.base.units import counted
 from flodl.train.observers.guards.loss_guard import Losses
 from flodl.train.policies.feed import Exchanged, Feed, FeedParts, FeedWindow
 from flodl.train.run.loop_state import Position
@@ -79,7 +80,7 @@ class InOrderFeed(Feed[FeedWindow]):
 
     def told_place(self) -> str:
         """Return how much is trained, for people."""
-        return f"{self.epoch} complete epochs and {self.done} steps"
+        return f"{counted(self.epoch, 'complete epoch')} and {counted(self.done, 'step')}"
 
     def counts(self) -> tuple[int, tuple[int, ...]]:
         """Return 1: every step has an exchange."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar, final
 
 import torch
 
+from fdl.base.units import counted
 from flodl.ranks.planning.schedule import cut, numbers
 from flodl.ranks.planning.scheduler import leave_out, pass_barrier, pass_left_out
 from flodl.train.observers.guards.loss_guard import Losses
@@ -85,7 +86,8 @@ class SharedFeed(Feed[W]):
     def told_place(self) -> str:
         """Return how much is trained, for people."""
         schedule = self.schedule
-        return f"{schedule.complete} complete epochs, {schedule.position} batches of all ranks"
+        done = counted(schedule.complete, "complete epoch")
+        return f"{done}, {counted(schedule.position, 'batch')} of all ranks"
 
     def rate_place(self) -> int:
         """Return the place of the next step in a schedule of the learning rate."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from fdl.base.files import remove_leftovers
 from fdl.base.run_record import RESUME, without_resume
+from fdl.base.units import counted
 from flodl import log, terminal
 from flodl.checkpoint.generators import generator_states
 from flodl.checkpoint.sharded import agreed, is_sharded
@@ -133,8 +134,9 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
         rates += [float(group.get(FIRST_RATE, group["lr"])) for group in added]
         set_rates(assembly.optimizer, rates)
         first_rates = rates
-    within = f" and {position.step} batches" if position.step else ""
-    log.msg(f"  resumed from {source} after {position.epoch} complete epochs{within}")
+    within = f" and {counted(position.step, 'batch')}" if position.step else ""
+    complete = counted(position.epoch, "complete epoch")
+    log.msg(f"  resumed from {source} after {complete}{within}")
     tell_ignored(built, assembly.optimizer, plan, state.acts)
     if position.epoch == plan.num_epochs:
         log.msg(f"  nothing is left to train: this run asks for {plan.num_epochs} epochs in all")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from fdl.base.units import counted
 from flodl import FlowBuilder, Trainer
 from flodl.checkpoint import load_checkpoint_file, save_checkpoint_file
 from flodl.checkpoint.sharded import has_memory
@@ -133,7 +134,9 @@ def test_a_signal_to_one_rank_saves_the_training_of_all_ranks(told):
         assert rank["signal"]["steps"] == steps
         assert rank["signal"]["weights"]
     said = told[0]["signal"]["said"]
-    done = f"stopped after 1 complete epochs and {1 + late} steps; the last good checkpoint"
+    done = (
+        f"stopped after 1 complete epoch and {counted(1 + late, 'step')}; the last good checkpoint"
+    )
     assert said.startswith(done)
 
 

@@ -374,7 +374,7 @@ def test_ctrl_c_inside_an_epoch_leaves_the_checkpoint_of_the_last_whole_one(
 
     builder = Trainer.builder(lambda _: nn.Linear(1, 1), lambda p: torch.optim.SGD(p, 0.05), step)
     builder.dataset(Stream(6)).batch_size(2).num_epochs(3).device("cpu").engine("eager")
-    with pytest.raises(KeyboardInterrupt, match=r"stopped after 1 complete epochs and 1 steps"):
+    with pytest.raises(KeyboardInterrupt, match=r"stopped after 1 complete epoch and 1 step"):
         builder.run_dir(RunDirectory.create(tmp_path)).run()
     (last,) = tmp_path.rglob("last.fdl")
     assert list(TrainingFile.open(last).value("position")) == [1, 0, 3]

@@ -229,7 +229,7 @@ def test_a_stopped_training_ends_with_the_command_that_continues_it(
         assert session.end() == code
         rows = session.screen()
         assert rows[-1] == "continue with: fdl train quick --lr 0.1 --resume last"
-        assert f"{how}: stopped after 0 complete epochs and 1 steps" in "".join(rows)
+        assert f"{how}: stopped after 0 complete epochs and 1 step" in "".join(rows)
         assert "━" not in "".join(rows)
         assert "\x1b[?25l" not in session.text  # the cursor is never hidden
 
@@ -241,7 +241,7 @@ def test_without_a_checkpoint_nothing_can_be_continued(tmp_path: Path) -> None:
         session.interrupt()
         session.step()
         assert session.end() == 130
-        assert session.screen()[-1].endswith("steps; nothing was saved")
+        assert session.screen()[-1].endswith("and 1 step; nothing was saved")
 
 
 def test_an_error_of_the_program_gives_the_terminal_back() -> None:

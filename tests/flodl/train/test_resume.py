@@ -17,6 +17,7 @@ from torch import nn
 
 import flodl.train.run.part_states as states
 import flodl.train.run.training_state as module
+from fdl.base.units import counted
 from flodl import FlowBuilder, NamedInputModule
 from flodl.checkpoint import (
     checkpoint_keys,
@@ -553,8 +554,8 @@ def test_what_the_keeper_writes_is_the_moment_it_was_asked(tmp_path):
     training.run(3, each=keep)
     said = keeper.whereabouts()
     position, outcome = moments[-1]
-    assert said.endswith(f"last.fdl (after {position.epoch} complete epochs and {position.step} "
-                         "steps)")  # fmt: skip
+    done = f"{counted(position.epoch, 'complete epoch')} and {counted(position.step, 'step')}"
+    assert said.endswith(f"last.fdl (after {done})")
     # Training went on after the copy was taken, in the same tensors.
     assert same(Training().resume(run.last_checkpoint).outcome(), outcome)
     assert [p.name for p in run.path.glob(".*")] == []
