@@ -378,12 +378,14 @@ class Joined:
         window: The window that they exchange; None before the first.
         offers: What each rank has told about it, if they have agreed on that already.
         barrier_every: After how many epochs all ranks have the same model.
+        saved_at: Batches of all ranks at the latest checkpoint, from which the next one follows.
     """
 
     members: tuple[str, ...]
     window: WindowPlan | None
     offers: Sequence[Mapping[str, Any]]
     barrier_every: int
+    saved_at: int
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> Self:
@@ -400,4 +402,5 @@ class Joined:
             window=window,
             offers=form["offers"],
             barrier_every=int(form["barrier_every"]),
+            saved_at=int(form["saved_at"]),
         )

@@ -65,7 +65,7 @@ class ElasticFeed(WindowFeed):
             return
         self._averager.load_base(given.found.base)
         self.config = replace(self.config, barrier_every=joined.barrier_every)
-        self._members = joined.members
+        self._members, self._saved_at = joined.members, joined.saved_at
         if (plan := joined.window) is not None:
             last = self._last_epoch(plan)
             self._window = LeaseWindow(last, plan.start, plan, self.schedule)
@@ -88,6 +88,7 @@ class ElasticFeed(WindowFeed):
             window=self._window.plan if self._window is not None else None,
             offers=list(self._offers.values()),
             barrier_every=self.config.barrier_every,
+            saved_at=self._saved_at,
         )
         known = {**asdict(joined), "base": self._averager.base()}
         self._member.write(file, self.place(0), self.schedule, known)

@@ -143,6 +143,22 @@ def test_one_of_three_ranks_is_killed_and_another_joins(
     assert not record.get("restarts")
 
 
+def test_a_rank_that_joins_takes_part_in_the_next_checkpoint(
+    elastic: Elastic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHECKPOINT_STEPS", "1")
+    first = elastic.start("first", RANKS="2")
+    address = elastic.address()
+    elastic.pid("0")
+    joins = elastic.start("second", RANKS="2", **{JOIN_VARIABLE: address})
+    elastic.pid("joined")
+    elastic.more_epochs("0")
+    elastic.end()
+    assert first.wait(LONG) == 0, elastic.said()
+    assert joins.wait(LONG) == 0, elastic.said("second")
+    assert not (elastic.folder / "repeated").exists()
+
+
 def test_rank_0_is_killed_and_the_next_one_writes(elastic: Elastic) -> None:
     first = elastic.start("first", RANKS="2")
     elastic.pid("1")

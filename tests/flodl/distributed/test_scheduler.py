@@ -228,7 +228,7 @@ def test_what_a_rank_that_joins_is_told_survives_json() -> None:
     settings = config()
     _, plan = open_window(calibrated(settings), settings)
     for window in (plan, None):
-        told = Joined(members=("a", "b"), window=window, offers=(), barrier_every=3)
+        told = Joined(members=("a", "b"), window=window, offers=(), barrier_every=3, saved_at=7)
         again = Joined.from_json(json.loads(json.dumps(asdict(told))))
         assert (again.members, again.window, again.barrier_every) == (("a", "b"), window, 3)
         assert list(again.offers) == []

@@ -13,8 +13,23 @@ from torch import nn
 
 from flodl import Callback, RunDirectory, TensorDataSet, Trainer, entry
 from flodl.ranks.elastic import start
+from flodl.ranks.elastic.group import ElasticGroup
 
 FOLDER = Path(os.environ["FOLDER"])
+
+
+def note_repeated_exchanges():
+    """Let a rank note that an exchange of small values has failed and is repeated."""
+    go_on = ElasticGroup._go_on
+
+    def noted(group):
+        (FOLDER / "repeated").touch()
+        go_on(group)
+
+    ElasticGroup._go_on = noted
+
+
+note_repeated_exchanges()
 
 
 class Watch(Callback):
@@ -78,6 +93,7 @@ def main(_):
         .ranks(int(os.environ.get("RANKS", "3")))
         .elastic()
         .exchange(os.environ.get("EXCHANGE", "float32"))
+        .checkpoint_steps(int(os.environ.get("CHECKPOINT_STEPS", "0")) or None)
         .run_dir(RunDirectory.create(FOLDER / "runs"))
         .run()
     )
