@@ -455,8 +455,8 @@ def _beside_other_work(rows: Iterable[Row]) -> list[str]:
     if all(row["load"] <= cores for row in rows):
         return []
     return [
-        f"The load was above the {cores} processors of the machine, because other work ran on it. "
-        "The ranks could not keep their speeds, and all rows lose goodput by that."
+        f"Rows with a load above {cores}, the processors of the machine, were measured beside "
+        "other work. Their ranks could not keep their speeds, and they lose goodput by that."
     ]
 
 

@@ -47,6 +47,11 @@ class Best:
         return statistics.fmean(self.accuracy)
 
     @property
+    def seeds(self) -> int:
+        """How many seeds it has."""
+        return len(self.accuracy)
+
+    @property
     def deviation(self) -> float:
         """Standard deviation of the seeds."""
         return statistics.stdev(self.accuracy) if len(self.accuracy) > 1 else 0.0
@@ -194,7 +199,8 @@ def described(rows: Rows, task: str, place: Place) -> list[str]:
         body.append(
             [
                 way,
-                f"{best.mean:.4f} ± {best.deviation:.4f}",
+                f"{best.mean:.4f}"
+                + (f" ± {best.deviation:.4f}" if best.seeds > 1 else ", one seed"),
                 "" if ddp is None or way == DDP else f"{best.mean - ddp.mean:+.4f}",
                 f"{best.loss:.3f}",
                 f"{best.ms / 1000:.2f}",

@@ -143,6 +143,7 @@ class _Server:
         self.folder = _folder(imports, at_start)
         address = str(self.folder / "socket")
         self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        atexit.register(self._channel.close)
         with _alone(self.folder):
             try:
                 self._channel.connect(address)
