@@ -164,13 +164,24 @@ class staging:  # noqa: N801 - it is used like a function
         from pathlib import Path
 
         remove_leftovers(self._folder)
-        path = Path(self._folder, f".new.{_unique()}")
-        path.mkdir(self._mode)
-        self._path, self._descriptor = path, -1
-        if fcntl is not None:
-            self._descriptor = os.open(path, os.O_RDONLY)
-            _lock(self._descriptor)
-        return path
+        self._descriptor = -1
+        while True:
+            self._path = Path(self._folder, f".new.{_unique()}")
+            self._path.mkdir(self._mode)
+            # Another process that begins now may remove the folder before it is locked.
+            if fcntl is None or self._is_locked():
+                return self._path
+
+    def _is_locked(self) -> bool:
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        if _lock(descriptor):
+            self._descriptor = descriptor
+            return True
+        os.close(descriptor)
+        return False
 
     def __exit__(self, *_: object) -> None:
         from shutil import rmtree

@@ -143,3 +143,23 @@ def test_resuming_removes_what_a_killed_save_left_beside_the_checkpoint(tmp_path
         assert len(hidden(run.path)) == 1
         builder(2).resume(run.last_checkpoint).run()
     assert hidden(run.path) == []
+
+
+def test_a_hidden_folder_is_made_again_if_another_process_takes_it_for_a_leftover(
+    tmp_path, monkeypatch
+):
+    make, made = Path.mkdir, []
+
+    def raced(path, *args, **options):
+        make(path, *args, **options)
+        made.append(path)
+        if len(made) == 1:
+            remove_leftovers(tmp_path)  # as another process does before this one has its lock
+
+    monkeypatch.setattr(Path, "mkdir", raced)
+    with staging(tmp_path) as folder:
+        assert folder.is_dir()
+        remove_leftovers(tmp_path)
+        assert folder.is_dir()
+    assert len(made) == 2
+    assert list(tmp_path.iterdir()) == []
