@@ -127,7 +127,8 @@ TARGETS = {
         _tests(
             "flodl/train",
             "continuation resume resume_hint kill_resume trainer refused_resume torch_schedule",
-        ),
+        )
+        + _tests("flodl/distributed", "own_state_ranks sharded_states"),
     ),
     "weights": Target(
         ("flodl/hf/weights/*.py",),
