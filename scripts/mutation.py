@@ -100,7 +100,7 @@ TARGETS = {
                 "fdl",
                 "presets dispatch quoting spelling ranks docker environments heap plan "
                 "run_arguments flodl_programs list config_show variables unchecked "
-                "guards_of_training two_launchers slips_of_newcomers",
+                "guards_of_training two_launchers slips_of_newcomers first_start",
             ),
         ),
     ),
