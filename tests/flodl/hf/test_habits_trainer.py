@@ -58,6 +58,28 @@ def test_the_trainer_of_transformers_trains_a_model(tmp_path):
     torch.testing.assert_close(model.eval()(**batch).logits, theirs.eval()(**batch).logits)
 
 
+def test_noise_on_the_vectors_of_words_is_that_of_transformers(tmp_path):
+    folder = tmp_path / "model"
+    plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    write(folder, "bert", "ForSequenceClassification", num_labels=2, **plain)
+    rows = [{"input_ids": [2, 5, 6, 3], "labels": n % 2} for n in range(8)]
+    losses = []
+    for classes in (transformers, flodl.hf):
+        arguments = transformers.TrainingArguments(
+            str(tmp_path / "out"),
+            max_steps=4,
+            neftune_noise_alpha=5.0,
+            save_strategy="no",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        model = classes.BertForSequenceClassification.from_pretrained(folder)
+        trainer = transformers.Trainer(model=model, args=arguments, train_dataset=rows)
+        losses.append(trainer.train().training_loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 def test_the_collator_gives_what_that_of_transformers_gives():
     rows = [
         {"label": 1, "input_ids": [1, 2], "text": "a", "none": None},
