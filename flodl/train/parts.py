@@ -32,12 +32,11 @@ from flodl.train.settings.user_parts import (
     warn_of_unfinished_schedule,
 )
 from flodl.train.step import StepEngine, StepSettings, make_engine
-from flodl.train.step.fused import fused_step
 from flodl.train.step.learning_rate import SteeredRate, make_schedule, set_rate
 from flodl.train.step.precision import CountedScaler
 from flodl.train.step.torch_schedule import TorchSchedule
 from flodl.train.step.tuned import EagerEngine
-from flodl.train.step.tuning import Tuning
+from flodl.train.step.tuning import Tuning, fused_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

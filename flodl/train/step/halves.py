@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from flodl.train.step.base import GradientWatch, StepSettings
-    from flodl.train.step.fused import FusedStep
     from flodl.train.step.learning_rate import Schedule
+    from flodl.train.step.tuning import FusedStep
 
 
 def forward_function(

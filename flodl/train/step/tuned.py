@@ -18,11 +18,15 @@ from flodl.nn.clip import limited_norm
 from flodl.train.step import compiling
 from flodl.train.step.base import StepEngine, StepSettings
 from flodl.train.step.capturing import Capturing, refusal
-from flodl.train.step.fused import fused_step, place_step_counts
 from flodl.train.step.halves import Update, forward_function, pieces, scalar_loss, without_backward
-from flodl.train.step.layout import ChannelsLast
-from flodl.train.step.onednn import routed
-from flodl.train.step.tuning import ThreadLimit, Tuning
+from flodl.train.step.tuning import (
+    ChannelsLast,
+    ThreadLimit,
+    Tuning,
+    fused_step,
+    place_step_counts,
+    routed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

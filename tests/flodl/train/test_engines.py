@@ -16,9 +16,8 @@ from flodl.errors import DivergedError
 from flodl.train.metrics import ScalarLog, record_scalar, recording_into
 from flodl.train.step import AutoEngine, AutoPolicy, EagerEngine, StepSettings, make_engine
 from flodl.train.step.losses import loss_log
-from flodl.train.step.onednn import inexact, routed, routed_product
 from flodl.train.step.tuned import TunedEngine
-from flodl.train.step.tuning import Tuning
+from flodl.train.step.tuning import Tuning, inexact, routed, routed_product
 from tests.flodl.train.compiling import compile_with
 
 # Inductor uses what torch deprecates.
