@@ -31,7 +31,7 @@ from benchmarks.ten_models_networks import Benchmark, Pair, networks
 from benchmarks.ten_models_tuned import Recipe, variants
 from flodl.data import Batch
 from flodl.train.step import StepSettings, make_engine, tuning
-from flodl.train.step.losses import loss_log
+from flodl.train.step.step_values import loss_log
 from flodl.train.step.tuning import onednn_refusal
 
 BY_HAND = "by_hand:"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from flodl.train.plan import TrainingPlan
     from flodl.train.run.run_directory import EndState
     from flodl.train.step.base import StepEngine
-    from flodl.train.step.losses import LossLog
+    from flodl.train.step.step_values import LossLog
 
 
 _SERIES_PERIOD = 1.0

@@ -14,8 +14,8 @@ from torch import nn
 from fdl.base.units import format_duration
 from flodl import log
 from flodl.train.step.capturing import captures_on, refusal_beside_plain_steps
-from flodl.train.step.compiling import first_line
 from flodl.train.step.decision import Decision, decision_key, stored_decision
+from flodl.train.step.halves import first_line
 from flodl.train.step.live_steps import Taken, measure, median_of_steps, step_clock
 from flodl.train.step.purity import Gain, doubt, gain
 from flodl.train.step.tuned import TunedEngine
@@ -33,7 +33,7 @@ from flodl.train.step.tuning import (
 if TYPE_CHECKING:
     from flodl.train.step.base import StepSettings
     from flodl.train.step.live_steps import Measured, Steps
-    from flodl.train.step.losses import LossLog
+    from flodl.train.step.step_values import LossLog
 
 
 _FIRST = 5

@@ -21,7 +21,7 @@ from flodl.checkpoint.generators import generator_states, generators_kept, same
 from flodl.train.metrics import RecordedValues, recording_into
 from flodl.train.step.capturing import captures_on, refusal_beside_plain_steps
 from flodl.train.step.live_steps import Measured, Steps, Taken, measure, step_clock
-from flodl.train.step.losses import loss_log
+from flodl.train.step.step_values import loss_log
 from flodl.train.step.tuned import TunedEngine
 from flodl.train.step.tuning import has_hooks
 

@@ -1,7 +1,7 @@
-"""The tunings of a step that change how it computes, not what.
+"""Tunings of a step, which change how it computes, not what.
 
-Here are a fused optimizer, channels innermost, oneDNN products and fewer threads. ``compiling`` and
-``capturing`` have the two that only a pure step allows.
+Here are a fused optimizer, channels innermost, oneDNN products and fewer threads. ``halves``
+compiles a step, and ``capturing`` captures it as a CUDA graph.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from flodl.train.step import (
     tuned,
 )
 from flodl.train.step.live_steps import DeviceClock
-from flodl.train.step.losses import loss_log
+from flodl.train.step.step_values import loss_log
 from flodl.train.step.tuned import TunedEngine
 from flodl.train.step.tuning import Tuning
 
