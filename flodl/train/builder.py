@@ -12,7 +12,7 @@ from flodl.data.loader import DataLoader
 from flodl.monitor.mlflow import MlflowSink
 from flodl.monitor.tensorboard import TensorBoardSink
 from flodl.monitor.wandb import WandbSink, run_identity
-from flodl.ranks.launch.current_group import is_first_rank
+from flodl.ranks.launch.join import is_first_rank
 from flodl.ranks.settings import (
     RANK_SETTINGS,
     DdpRunConfig,

@@ -18,7 +18,7 @@ from flodl.device import warn_of_slow_bfloat16
 from flodl.errors import DataError
 from flodl.nn.modes import begin_training
 from flodl.ranks.clocks import BatchTimer
-from flodl.ranks.launch.current_group import is_first_rank
+from flodl.ranks.launch.join import is_first_rank
 from flodl.train.observers.ema import WeightAverage
 from flodl.train.plan import optimizer_steps
 from flodl.train.run.part_states import Parts, made

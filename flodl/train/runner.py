@@ -18,7 +18,7 @@ from flodl.device import deterministic_algorithms, select_device, usable_gpus
 from flodl.errors import DistributedError, DivergedError, WorkersFailed
 from flodl.monitor.ledger import TimeLedger
 from flodl.ranks.group import LocalGroup
-from flodl.ranks.launch.current_group import this_group as this_group
+from flodl.ranks.launch.join import this_group as this_group
 from flodl.ranks.launch.launcher import JOIN_VARIABLE, detect, end_with_launcher, mark_watched
 from flodl.ranks.settings import Policy
 from flodl.ranks.signature import check_same, reads_files, signature

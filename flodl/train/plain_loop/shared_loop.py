@@ -18,8 +18,7 @@ from flodl.log import msg
 from flodl.ranks.averaging.buffers import SharedBuffers, broadcast_state, model_facts
 from flodl.ranks.averaging.gradients import StepAverager
 from flodl.ranks.clocks import DeviceWatch, HostWatch, Stopwatch
-from flodl.ranks.launch.current_group import this_group
-from flodl.ranks.launch.join import join
+from flodl.ranks.launch.join import join, this_group
 from flodl.ranks.launch.launcher import detect, mark_begun, mark_watched
 from flodl.ranks.planning.elche import ElCheConfig
 from flodl.ranks.settings import Backend, DdpConfig, hinted_speeds, simulated_ms
