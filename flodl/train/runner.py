@@ -310,7 +310,7 @@ def _train(
 
 def _facts(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
     """Return the settings and facts that must be the same on every rank."""
-    from flodl.ranks.averaging.buffers import model_facts
+    from flodl.ranks.averaging.state_tensors import model_facts
 
     settings = plan.distributed
     loader, data = parts.batches, {}

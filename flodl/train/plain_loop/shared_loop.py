@@ -15,8 +15,8 @@ from torch import nn
 from flodl.device import hardware_name, usable_gpus
 from flodl.graph.state import Stateful
 from flodl.log import msg
-from flodl.ranks.averaging.buffers import SharedBuffers, broadcast_state, model_facts
 from flodl.ranks.averaging.gradients import StepAverager
+from flodl.ranks.averaging.state_tensors import SharedBuffers, broadcast_state, model_facts
 from flodl.ranks.clocks import DeviceWatch, HostWatch, Stopwatch
 from flodl.ranks.launch.join import join, this_group
 from flodl.ranks.launch.launcher import detect, mark_begun, mark_watched

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from flodl.checkpoint.generators import generators_kept
 from flodl.errors import CheckpointError
-from flodl.ranks.averaging.buffers import broadcast_state
+from flodl.ranks.averaging.state_tensors import broadcast_state
 from flodl.ranks.planning.schedule import Joined, ScheduleConfig, ScheduleState
 from flodl.ranks.planning.scheduler import redistributed
 from flodl.train.epoch_metrics import EpochLogs, add_up
