@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from flodl.monitor.ledger import Account
-from flodl.train.epoch_end import evaluate, model_metrics
+from flodl.train.callbacks import evaluate, model_metrics
 from flodl.train.epoch_metrics import EpochShare, device_name, epoch_metrics
 from flodl.train.observers.checkpoints import require_finite
 

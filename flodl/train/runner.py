@@ -22,7 +22,7 @@ from flodl.ranks.launch.join import this_group as this_group
 from flodl.ranks.launch.launcher import JOIN_VARIABLE, detect, end_with_launcher, mark_watched
 from flodl.ranks.settings import Policy
 from flodl.ranks.signature import check_same, reads_files, signature
-from flodl.train.epoch_end import diverged, end_state
+from flodl.train.callbacks import diverged, end_state
 from flodl.train.epoch_metrics import device_name
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.loop import Loop

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, final
 
 from flodl.monitor.timeline import Timeline, merge_timelines
 from flodl.ranks.clocks import clock_offsets
-from flodl.train.callbacks import Callback, TrainingRun
-from flodl.train.epoch_end import call_back
+from flodl.train.callbacks import Callback, TrainingRun, call_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

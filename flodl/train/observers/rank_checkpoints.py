@@ -14,8 +14,7 @@ from flodl.monitor.ledger import Account
 from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.ranks.planning.scheduler import redistributed
 from flodl.ranks.settings import Policy
-from flodl.train.callbacks import Callback, Hooks
-from flodl.train.epoch_end import call_back
+from flodl.train.callbacks import Callback, Hooks, call_back
 from flodl.train.observers.checkpoints import (
     CheckpointKeeper,
     last_values,

@@ -19,8 +19,7 @@ from flodl.monitor.ledger import Account
 from flodl.monitor.records import StepSeries
 from flodl.ranks.launch.interrupt import undisturbed
 from flodl.terminal import Style, is_first_rank, style_of
-from flodl.train.callbacks import Callback
-from flodl.train.epoch_end import end_state
+from flodl.train.callbacks import Callback, end_state
 from flodl.train.handle import introduce
 from flodl.train.observers.journal import NAME, Journal
 from flodl.train.observers.progress import Progress
