@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from flodl.train.observers.steering import Steering
     from flodl.train.parts import Assembly, CountedRate
     from flodl.train.plan import TrainingPlan
-    from flodl.train.policies.feed import Part
-    from flodl.train.policies.shared_gradient import SharedGradient
+    from flodl.train.policies.feed import Part, SharedGradient
     from flodl.train.step.base import StepEngine
     from flodl.train.step.precision import FirstBatch
 

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from flodl.train.observers.stop_requests import StopRequests
     from flodl.train.parts import Assembly
     from flodl.train.plan import TrainingPlan
-    from flodl.train.policies.feed import Feed, FeedParts
-    from flodl.train.policies.shared_gradient import SharedGradient
+    from flodl.train.policies.feed import Feed, FeedParts, SharedGradient
 
 
 LONG_WAIT = 0.15
@@ -256,7 +255,7 @@ def shared_gradient(
     marks: Marks,
 ) -> SharedGradient:
     """Return what averages the gradients of a step over the ranks."""
-    from flodl.train.policies.shared_gradient import SharedGradient
+    from flodl.train.policies.feed import SharedGradient
 
     whole = (parts.batches.batch_size or 1) * plan.accumulate
     return SharedGradient(plan, parts.model, group, whole, timer, stops, marks)
