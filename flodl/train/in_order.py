@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 from flodl.data import EpochIterator
 from flodl.monitor.ledger import Account
 from flodl.train.observers.checkpoints import require_finite
-from flodl.train.plan import optimizer_steps
+from flodl.train.settings import optimizer_steps
 
 if TYPE_CHECKING:
     from flodl.ranks.group import Group, Pending

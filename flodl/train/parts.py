@@ -20,8 +20,8 @@ from flodl.nn.modes import begin_training
 from flodl.ranks.clocks import BatchTimer
 from flodl.ranks.launch.join import is_first_rank
 from flodl.train.observers.ema import WeightAverage
-from flodl.train.plan import optimizer_steps
 from flodl.train.run.part_states import Parts, made
+from flodl.train.settings import optimizer_steps
 from flodl.train.settings.user_parts import (
     build_model,
     build_optimizer,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from flodl.monitor.ledger import TimeLedger
     from flodl.ranks.group import Group
-    from flodl.train.plan import TrainingPlan
+    from flodl.train.settings import TrainingPlan
     from flodl.train.step.learning_rate import Schedule
     from flodl.train.step.precision import LossScaler
     from flodl.train.step.step_values import StepValues

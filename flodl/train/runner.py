@@ -31,7 +31,6 @@ from flodl.train.observers.digests import few_samples_digest
 from flodl.train.observers.epoch_observers import merge_into_run, recorded
 from flodl.train.observers.reporting import Reporter, reported
 from flodl.train.parts import Assembly, assemble
-from flodl.train.plan import TrainingPlan
 from flodl.train.policies.choice import (
     barrier_every,
     check_elastic,
@@ -51,6 +50,7 @@ from flodl.train.run.resume import (
     withdrawn_if_refused,
 )
 from flodl.train.run.run_records import REHEARSAL
+from flodl.train.settings import TrainingPlan
 from flodl.train.settings.user_parts import build_model
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from flodl.train.observers.reporting import Reporter
     from flodl.train.observers.steering import Steering
     from flodl.train.parts import Assembly, CountedRate
-    from flodl.train.plan import TrainingPlan
     from flodl.train.policies.feed import Part, SharedGradient
+    from flodl.train.settings import TrainingPlan
     from flodl.train.step.base import StepEngine
     from flodl.train.step.precision import FirstBatch
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics, Timeline
     from flodl.ranks.group import Group
     from flodl.train.parts import Assembly
-    from flodl.train.plan import TrainingPlan
+    from flodl.train.settings import TrainingPlan
 
 
 def observers_of(

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from flodl.train.callbacks import TrainingRun
     from flodl.train.guarding import Guarding
     from flodl.train.observers.steering import Steering
-    from flodl.train.plan import TrainingPlan
     from flodl.train.policies.feed import Feed
+    from flodl.train.settings import TrainingPlan
     from flodl.train.steps import Steps
 
 

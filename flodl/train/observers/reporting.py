@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from flodl.train.callbacks import TrainingRun
     from flodl.train.metrics import ScalarLog
     from flodl.train.observers.steering import Steering
-    from flodl.train.plan import TrainingPlan
     from flodl.train.run.run_directory import EndState
+    from flodl.train.settings import TrainingPlan
     from flodl.train.step.base import StepEngine
     from flodl.train.step.step_values import LossLog
 

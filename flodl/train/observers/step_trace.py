@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from flodl.data import IterableLoader
     from flodl.ranks.group import Group
     from flodl.train.epoch_metrics import EpochLog
-    from flodl.train.plan import TrainingPlan
+    from flodl.train.settings import TrainingPlan
     from flodl.train.step.step_values import LossLog, StepValues
 
 P = ParamSpec("P")

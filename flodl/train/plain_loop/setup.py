@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from flodl.ranks.group import Group
     from flodl.train.plain_loop.joined_rows import Cut
     from flodl.train.plain_loop.loop_windows import Window
-    from flodl.train.plan import ModelFactory, OptimizerFactory
+    from flodl.train.settings import ModelFactory, OptimizerFactory
 
 
 class HasGraph(Protocol):

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from flodl.train.observers.epoch_observers import Marks
     from flodl.train.observers.stop_requests import StopRequests
     from flodl.train.parts import Assembly
-    from flodl.train.plan import TrainingPlan
     from flodl.train.policies.feed import Feed, FeedParts, SharedGradient
+    from flodl.train.settings import TrainingPlan
 
 
 LONG_WAIT = 0.15

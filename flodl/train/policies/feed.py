@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from flodl.train.observers.guards.loss_guard import Losses
     from flodl.train.observers.stop_requests import StopRequests
     from flodl.train.parts import Assembly
-    from flodl.train.plan import TrainingPlan
     from flodl.train.run.loop_state import Position
     from flodl.train.run.rank_state import RankStart
+    from flodl.train.settings import TrainingPlan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

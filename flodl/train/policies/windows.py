@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from flodl.ranks.averaging.average import Averaged
     from flodl.ranks.planning.schedule import ScheduleState
     from flodl.train.epoch_metrics import EpochLogs
-    from flodl.train.plan import TrainingPlan
+    from flodl.train.settings import TrainingPlan
 
 
 def declared_ms(plan: TrainingPlan, rank: int) -> float | None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from flodl.ranks.group import Group
     from flodl.train.parts import Assembly
-    from flodl.train.plan import TrainingPlan
+    from flodl.train.settings import TrainingPlan
 
 
 ELASTIC = "elastic"

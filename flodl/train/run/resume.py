@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from flodl.errors import DistributedError, WorkersFailed
     from flodl.ranks.launch.launcher import Launched
     from flodl.train.parts import Assembly
-    from flodl.train.plan import TrainingPlan
     from flodl.train.run.part_states import Parts
     from flodl.train.run.run_directory import RunDirectory
     from flodl.train.run.training_state import Restored
+    from flodl.train.settings import TrainingPlan
 
 
 @final
