@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flodl.train.callbacks import Hooks, Worker
     from flodl.train.guarding import Guarding
     from flodl.train.observers.rank_checkpoints import RankCheckpoints
-    from flodl.train.observers.stop_requests import StopRequests
+    from flodl.train.observers.requests import StopRequests
     from flodl.train.policies.feed import Exchanged, Feed
     from flodl.train.steps import Steps
 

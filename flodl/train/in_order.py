@@ -14,7 +14,7 @@ from flodl.train.settings import optimizer_steps
 if TYPE_CHECKING:
     from flodl.ranks.group import Group, Pending
     from flodl.train.guarding import Guarding
-    from flodl.train.observers.stop_requests import StopRequests
+    from flodl.train.observers.requests import StopRequests
     from flodl.train.policies.feed import SharedGradient
     from flodl.train.policies.in_order import InOrderFeed
     from flodl.train.steps import Steps

@@ -30,9 +30,9 @@ from flodl.train.observers.checkpoints import non_finite_parameters
 from flodl.train.observers.epoch_observers import Marks, observers_of
 from flodl.train.observers.guards.guard import Setback, tell_callbacks
 from flodl.train.observers.rank_checkpoints import RankCheckpoints
+from flodl.train.observers.requests import BetweenSteps, StopRequests, end_launcher
 from flodl.train.observers.steering import Steering
 from flodl.train.observers.step_trace import StepTrace
-from flodl.train.observers.stop_requests import BetweenSteps, StopRequests, end_launcher
 from flodl.train.parts import CountedRate, engine_of_plan, timer_of_rank
 from flodl.train.policies.choice import feed_of, first_schedule, shared_gradient
 from flodl.train.policies.feed import Exchanged, FeedParts

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flodl.train.epoch_metrics import EpochLog, EpochLogs
     from flodl.train.observers.epoch_observers import Marks
     from flodl.train.observers.guards.loss_guard import Losses
-    from flodl.train.observers.stop_requests import StopRequests
+    from flodl.train.observers.requests import StopRequests
     from flodl.train.parts import Assembly
     from flodl.train.run.loop_state import Position
     from flodl.train.run.rank_state import RankStart
