@@ -24,8 +24,7 @@ from flodl.ranks.planning.elche import ElCheConfig
 from flodl.ranks.settings import Backend, DdpConfig, hinted_speeds, simulated_ms
 from flodl.ranks.signature import check_same, reads_files, signature
 from flodl.train.plain_loop.joined_rows import Shares
-from flodl.train.plain_loop.loop_windows import LoopWindows, Window
-from flodl.train.plain_loop.scatter import Scatter
+from flodl.train.plain_loop.sharing import LoopWindows, Scatter, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
