@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from flodl.monitor.ledger import TimeLedger
     from flodl.ranks.clocks import BatchTimer
     from flodl.ranks.group import Group
-    from flodl.ranks.ledger.ledger_format import Stretch
-    from flodl.ranks.ledger.sample_ledger import SampleRecorder
+    from flodl.ranks.ledger_format import Stretch
+    from flodl.ranks.sample_ledger import SampleRecorder
     from flodl.train.callbacks import Hooks, TrainingRun
     from flodl.train.epoch_metrics import EpochLog, EpochLogs
     from flodl.train.observers.epoch_observers import Marks

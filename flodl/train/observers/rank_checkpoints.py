@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, final
 from flodl import log
 from flodl.data import IterableLoader
 from flodl.monitor.ledger import Account
-from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.ranks.planning.scheduler import redistributed
+from flodl.ranks.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.ranks.settings import Policy
 from flodl.train.callbacks import Callback, Hooks, call_back
 from flodl.train.observers.checkpoints import (

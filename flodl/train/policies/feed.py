@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from flodl.ranks.averaging.backends import Wire
     from flodl.ranks.clocks import BatchTimer
     from flodl.ranks.group import Group
-    from flodl.ranks.ledger.sample_ledger import SampleRecorder
     from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
+    from flodl.ranks.sample_ledger import SampleRecorder
     from flodl.train.epoch_metrics import EpochLog, EpochLogs
     from flodl.train.observers.epoch_observers import Marks
     from flodl.train.observers.guards.loss_guard import Losses
