@@ -232,8 +232,7 @@ def feed_of(given: FeedParts) -> Feed[Any]:
     if given.config is None:
         return InOrderFeed(given)
     # Imported here: a process that trains alone needs none of it.
-    from flodl.train.policies.cadence import CadenceFeed
-    from flodl.train.policies.overlapped import OverlappedFeed
+    from flodl.train.policies.cadence import CadenceFeed, OverlappedFeed
     from flodl.train.policies.sync import SyncFeed
 
     if given.gradient is not None:
