@@ -100,7 +100,7 @@ TARGETS = {
                 "fdl",
                 "presets dispatch quoting spelling ranks docker environments heap plan "
                 "run_arguments flodl_programs list config_show variables unchecked "
-                "guards_of_training two_launchers slips_of_newcomers",
+                "guards_of_training two_launchers slips_of_newcomers first_start",
             ),
         ),
     ),
@@ -127,7 +127,8 @@ TARGETS = {
         _tests(
             "flodl/train",
             "continuation resume resume_hint kill_resume trainer refused_resume torch_schedule",
-        ),
+        )
+        + _tests("flodl/distributed", "own_state_ranks sharded_states"),
     ),
     "weights": Target(
         ("flodl/hf/weights/*.py",),

@@ -98,6 +98,11 @@ class TrainerBuilder(SettingMethods):
         of the first tensor of a batch.
         """
         counts = callable(batch_size)
+        if str(batch_size) == "auto":
+            raise ValueError(
+                "batch_size='auto': give a number, the training depends on it; "
+                '.micro_batch("auto") computes a batch in pieces that fit into memory'
+            )
         self._set("count_samples", batch_size if counts else None)
         size = None if counts else whole("batch_size", batch_size)
         return self._set("batch_size", size)

@@ -414,3 +414,10 @@ def test_what_stands_behind_two_dashes_is_the_commands(project: Project, fdl: Fd
     project({"fdl.yml": "commands: {t: {run: tool}}\n"})
     document = json.loads(fdl("config", "show", "t", "--json", "--", "--json", "-v").out)
     assert document["argv"][-1] == "tool --json -v"
+
+
+def test_an_option_where_a_command_is_named_is_told_where_options_stand(project, fdl):
+    project({"fdl.yml": "commands: {t: {run: echo}}\n"})
+    done = fdl("config", "show", "--", "-x")
+    assert (done.exit, done.out) == (2, "")
+    assert done.err == "error: unknown option: -x\nhint: options of a command stand behind it\n"

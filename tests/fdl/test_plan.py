@@ -140,3 +140,15 @@ def test_a_plan_is_plain_data():
         }
     ]
     assert set(data) == {*Plan.field_names, "schema_version"} - {"secrets", "given"}
+
+
+def test_a_word_of_an_env_file_is_hidden_elsewhere_if_it_is_long_enough(project, fdl):
+    project(
+        {
+            "fdl.yml": "env_file: .env\ncommands: {say: {run: echo twelve-chars eleven-char}}\n",
+            ".env": "LONG=twelve-chars\nSHORT=eleven-char\n",
+        }
+    )
+    shown = fdl("-n", "say").out
+    assert f"echo {REDACTED} eleven-char" in shown
+    assert "twelve-chars" not in shown

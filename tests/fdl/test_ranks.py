@@ -551,6 +551,22 @@ def test_secrets_of_the_section_stay_secret(project, fdl):
     assert "inner-host" not in fdl("p").err
 
 
+@each_row(
+    ("settings", "secret"),
+    [
+        ("{ranks: 2}", False),
+        ("{ranks: 2, policy: !secret sync}", True),
+        ("{ranks: 2, partition_ratios: [1, !secret 2]}", True),
+    ],
+)
+def test_the_variable_of_the_settings_is_as_secret_as_they_are(project, fdl, settings, secret):
+    project({"fdl.yml": f"entry: python main.py\ncommands: {{p: {{ddp: {settings}}}}}\n"})
+    plan = json.loads(fdl("-n", "--json", "p").out)
+    (one,) = (one for one in plan["variables"] if one["name"] == "FLODL_DDP")
+    assert one["secret"] is secret
+    assert ("<secret>" in one["value"]) is secret
+
+
 def test_the_program_s_own_python_is_the_one_of_torchrun(project, fdl, tmp_path):
     python = executable(
         tmp_path / ".venv/bin/python", f'#!/bin/sh\necho mine\nexec {sys.executable} "$@"\n'

@@ -363,6 +363,16 @@ def test_a_stream_of_a_file_is_read_from_its_position_to_its_end(tmp_path, befor
     assert all(torch.equal(target[name], TENSORS[name]) for name in TENSORS)
 
 
+def test_a_stream_of_a_file_larger_than_its_buffer_is_at_its_end_afterwards(tmp_path):
+    big = torch.arange(100_000.0)
+    save_checkpoint_file(tmp_path / "big.fdl", [("big", big)], [])
+    target = torch.zeros(100_000)
+    with (tmp_path / "big.fdl").open("rb") as stream:
+        load_checkpoint(stream, [("big", target)], [])
+        assert stream.read() == b""
+    assert torch.equal(target, big)
+
+
 def test_a_stream_that_unpacks_a_file_is_not_taken_for_the_file(saved):
     saved.write_bytes(gzip.compress(saved.read_bytes()))
     target = model()

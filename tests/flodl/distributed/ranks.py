@@ -97,7 +97,8 @@ class Ranks:
     """
 
     def __init__(self) -> None:
-        self._idle: list[_Worker] = []
+        # A process keeps its number: torch keeps by mesh which part of a tensor is its own.
+        self._idle: dict[int, _Worker] = {}
         self._calls = 0
         # One for all calls: now and then a client that connects holds its group up for seconds.
         self._store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -128,7 +129,7 @@ class Ranks:
         """
         self._calls += 1
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": _LOOPBACK}
-        team = [self._idle.pop() if self._idle else _Worker() for _ in range(world_size)]
+        team = [self._idle.pop(rank, None) or _Worker() for rank in range(world_size)]
         try:
             for rank, worker in enumerate(team):
                 job = _Job(
@@ -149,13 +150,13 @@ class Ranks:
             for worker in team:
                 worker.close()
             raise
-        self._idle += team
+        self._idle |= enumerate(team)
         return results
 
     def close(self) -> None:
         """End the processes."""
         while self._idle:
-            self._idle.pop().close()
+            self._idle.popitem()[1].close()
 
 
 def _results(team: list[_Worker], limit: float) -> list[Any]:

@@ -144,3 +144,8 @@ def test_a_size_that_is_no_number_is_refused() -> None:
     for size in (0, "all"):
         with pytest.raises(ValueError, match="must be an integer of at least 1"):
             Trainer.builder(linear, sgd, lambda *_: None).micro_batch(size)
+
+
+def test_a_batch_size_that_shall_find_itself_is_told_what_finds_the_pieces() -> None:
+    with pytest.raises(ValueError, match=r"give a number.*\.micro_batch\(\"auto\"\)"):
+        Trainer.builder(linear, sgd, lambda *_: None).batch_size("auto")
