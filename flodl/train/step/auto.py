@@ -16,8 +16,7 @@ from flodl import log
 from flodl.train.step.capturing import captures_on, refusal_beside_plain_steps
 from flodl.train.step.decision import Decision, decision_key, stored_decision
 from flodl.train.step.halves import first_line
-from flodl.train.step.live_steps import Taken, measure, median_of_steps, step_clock
-from flodl.train.step.purity import Gain, doubt, gain
+from flodl.train.step.trials import Gain, Taken, doubt, gain, measure, median_of_steps, step_clock
 from flodl.train.step.tuned import TunedEngine
 from flodl.train.step.tuning import (
     Tuning,
@@ -32,8 +31,8 @@ from flodl.train.step.tuning import (
 
 if TYPE_CHECKING:
     from flodl.train.step.base import StepSettings
-    from flodl.train.step.live_steps import Measured, Steps
     from flodl.train.step.step_values import LossLog
+    from flodl.train.step.trials import Measured, Steps
 
 
 _FIRST = 5
