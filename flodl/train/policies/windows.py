@@ -27,7 +27,7 @@ from flodl.ranks.planning.scheduler import (
 )
 from flodl.ranks.settings import Backend
 from flodl.train.policies.feed import Exchanged, FeedParts, FeedWindow, Part
-from flodl.train.policies.shared import SharedFeed
+from flodl.train.policies.sync import SharedFeed
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
