@@ -26,8 +26,8 @@ from flodl.train.epochs import Epochs
 from flodl.train.guarding import Guarding
 from flodl.train.in_order import InOrder
 from flodl.train.metrics import recording_into
+from flodl.train.observers import Marks, observers_of
 from flodl.train.observers.checkpoints import non_finite_parameters
-from flodl.train.observers.epoch_observers import Marks, observers_of
 from flodl.train.observers.guards.guard import Setback, tell_callbacks
 from flodl.train.observers.rank_checkpoints import RankCheckpoints
 from flodl.train.observers.requests import BetweenSteps, StopRequests, end_launcher

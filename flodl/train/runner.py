@@ -27,8 +27,8 @@ from flodl.train.epoch_metrics import device_name
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.loop import Loop
 from flodl.train.micro_batch import settled_micro_batch
+from flodl.train.observers import merge_into_run, recorded
 from flodl.train.observers.digests import few_samples_digest
-from flodl.train.observers.epoch_observers import merge_into_run, recorded
 from flodl.train.observers.reporting import Reporter, reported
 from flodl.train.parts import Assembly, assemble
 from flodl.train.policies.choice import (

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flodl.ranks.sample_ledger import SampleRecorder
     from flodl.train.callbacks import Hooks, TrainingRun
     from flodl.train.epoch_metrics import EpochLog, EpochLogs
-    from flodl.train.observers.epoch_observers import Marks
+    from flodl.train.observers import Marks
     from flodl.train.observers.reporting import Reporter
     from flodl.train.observers.steering import Steering
     from flodl.train.parts import Assembly, CountedRate

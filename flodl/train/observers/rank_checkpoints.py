@@ -15,12 +15,12 @@ from flodl.ranks.planning.scheduler import redistributed
 from flodl.ranks.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.ranks.settings import Policy
 from flodl.train.callbacks import Callback, Hooks, call_back
+from flodl.train.observers import EpochFunction
 from flodl.train.observers.checkpoints import (
     CheckpointKeeper,
     last_values,
     non_finite_parameters,
 )
-from flodl.train.observers.epoch_observers import EpochFunction
 from flodl.train.parts import LOADER_DEFAULTS, Assembly
 from flodl.train.policies.feed import Membership
 from flodl.train.run.loop_state import EpochTexts, LoopState, Position

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from flodl.ranks.group import Group
     from flodl.ranks.launch.launcher import Launched
     from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
-    from flodl.train.observers.epoch_observers import Marks
+    from flodl.train.observers import Marks
     from flodl.train.observers.requests import StopRequests
     from flodl.train.parts import Assembly
     from flodl.train.policies.feed import Feed, FeedParts, SharedGradient

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
     from flodl.ranks.sample_ledger import SampleRecorder
     from flodl.train.epoch_metrics import EpochLog, EpochLogs
-    from flodl.train.observers.epoch_observers import Marks
+    from flodl.train.observers import Marks
     from flodl.train.observers.guards.loss_guard import Losses
     from flodl.train.observers.requests import StopRequests
     from flodl.train.parts import Assembly
