@@ -35,7 +35,7 @@ from benchmarks.measure import (
     table,
 )
 from benchmarks.rows import Kept, Row, continued
-from flodl.train.step.onednn import MEDIUM, onednn_refusal
+from flodl.train.step.tuning import MEDIUM, onednn_refusal
 
 GIVEN, SORTED = f"{REFERENCE}, in the given order", f"{REFERENCE}, sorted by length"
 

@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from benchmarks.ten_models_networks import Benchmark, Pair, networks
 from benchmarks.ten_models_tuned import Recipe, variants
 from flodl.data import Batch
-from flodl.train.step import StepSettings, make_engine, onednn
-from flodl.train.step.losses import loss_log
-from flodl.train.step.onednn import onednn_refusal
+from flodl.train.step import StepSettings, make_engine, tuning
+from flodl.train.step.step_values import loss_log
+from flodl.train.step.tuning import onednn_refusal
 
 BY_HAND = "by_hand:"
 NAMED = {"fused": Recipe(heap=False), "compiled": Recipe(heap=False, compiled=True)}
@@ -268,7 +268,7 @@ def main() -> None:
         torch.set_num_threads(options.threads)
     if options.no_routing:
         # As on a machine whose processor multiplies less exactly.
-        onednn._TOLERANCE = -1.0
+        tuning._TOLERANCE = -1.0
     benchmark = networks(small=options.small)[options.model]
     subject = make_subject(options.subject, benchmark, options)
     for line in sys.stdin:

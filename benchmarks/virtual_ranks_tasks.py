@@ -21,7 +21,7 @@ from flodl import DataLoader, digits
 from flodl.ddp_bench.data import load, prepare
 from flodl.ddp_bench.models import TASKS as MODELS
 from flodl.ddp_bench.models.text import GptNano
-from flodl.ranks.ledger.epoch_check import permutation
+from flodl.ranks.epoch_check import permutation
 
 SEEDS = (1000, 2000, 3000, 4000, 5000)
 """Far apart, because the order of an epoch is drawn with the seed plus its number."""

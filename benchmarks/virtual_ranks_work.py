@@ -18,8 +18,8 @@ from benchmarks.virtual_ranks_tasks import Order, Task, judged_by
 from flodl.ranks.averaging.average import ParameterAverager, Round
 from flodl.ranks.averaging.gradients import StepAverager
 from flodl.ranks.averaging.outer_optimizer import OuterOptimizer
-from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.ranks.planning.schedule import Spans, cut, numbers
+from flodl.ranks.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.ranks.settings import Backend
 from flodl.ranks.simulate import Work
 from flodl.train.run.verify import LEDGER, verify_run

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from flodl.graph import Graph
     from flodl.ranks.settings import DdpConfig
     from flodl.train.handle import TrainerHandle
-    from flodl.train.plan import ModelFactory, OptimizerFactory, TrainingPlan
+    from flodl.train.settings import ModelFactory, OptimizerFactory, TrainingPlan
     from flodl.train.step.base import TrainFn
 
 

@@ -36,9 +36,9 @@ Surface = dict[str, dict[str, str]]
 FORMATS = {
     "checkpoint, `*.fdl`": ("flodl/checkpoint/container.py", "VERSION"),
     "libtorch.lock": ("fdl/libtorch/trust.py", "_VERSION"),
-    "message to a training": ("flodl/train/observers/mailbox.py", "FORMAT"),
+    "message to a training": ("flodl/train/observers/requests.py", "FORMAT"),
     "plan of a command, `FDL_PLAN`": ("fdl/plan/value.py", "SCHEMA_VERSION"),
-    "samples.ledger": ("flodl/ranks/ledger/sample_ledger.py", "MAGIC"),
+    "samples.ledger": ("flodl/ranks/sample_ledger.py", "MAGIC"),
     "steps": ("flodl/monitor/step_files.py", "VERSION"),
     "steps.trace": ("fdl/base/step_trace.py", "MAGIC"),
 }

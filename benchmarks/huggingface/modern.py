@@ -16,7 +16,7 @@ from benchmarks.huggingface.rates import OURS, REFERENCE, ROUTED, Measured, rela
 from benchmarks.measure import interleaved
 from flodl.hf import AutoModel, AutoModelForSequenceClassification, set_unpad
 from flodl.hf.layers import attention
-from flodl.train.step.onednn import routed
+from flodl.train.step.tuning import routed
 
 PADDED = f"{OURS}, padding computed"
 GIVEN, SORTED = f"{REFERENCE}, in the given order", f"{REFERENCE}, sorted by length"

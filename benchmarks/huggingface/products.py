@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flodl.train.step.onednn import factors, onednn_refusal, routed_product
+from flodl.train.step.tuning import factors, onednn_refusal, routed_product
 
 if TYPE_CHECKING:
-    from flodl.train.step.onednn import Multiply, Product
+    from flodl.train.step.tuning import Multiply, Product
 
 _ROUNDS = 5
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.measure import interleaved
 from flodl.processor import bfloat16_instructions
-from flodl.train.step.onednn import routed
+from flodl.train.step.tuning import routed
 
 Scoring = Callable[[Sequence[str]], Tensor]
 """Texts -> scores of the classes."""

@@ -13,7 +13,7 @@ from flodl.data import DataLoader
 from flodl.ddp_bench.data import prepare
 from flodl.ddp_bench.stage import OptimizerFactory, ScheduleFactory, Stage
 from flodl.ranks.settings import DdpConfig
-from flodl.train.epoch_end import model_metrics
+from flodl.train.callbacks import model_metrics
 from flodl.trainer import Trainer
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from flodl.data import DataLoader
 from flodl.ddp_bench.data import prepare
 from flodl.ddp_bench.stage import Stage
 from flodl.ranks.clocks import BatchTimer
-from flodl.train.epoch_end import model_metrics
+from flodl.train.callbacks import model_metrics
 from flodl.train.step.learning_rate import ScheduledRate, SteeredRate
 
 if TYPE_CHECKING:

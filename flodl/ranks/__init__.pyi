@@ -1,4 +1,4 @@
-from .launch.current_group import (
+from .launch.join import (
     this_group as this_group,
 )
 from .planning.elche import (

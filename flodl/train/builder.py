@@ -12,7 +12,7 @@ from flodl.data.loader import DataLoader
 from flodl.monitor.mlflow import MlflowSink
 from flodl.monitor.tensorboard import TensorBoardSink
 from flodl.monitor.wandb import WandbSink, run_identity
-from flodl.ranks.launch.current_group import is_first_rank
+from flodl.ranks.launch.join import is_first_rank
 from flodl.ranks.settings import (
     RANK_SETTINGS,
     DdpRunConfig,
@@ -24,9 +24,9 @@ from flodl.ranks.settings import (
 from flodl.setting import whole
 from flodl.train.observers.early_stop import EarlyStop, StopMode
 from flodl.train.observers.steering import LiveSetting
-from flodl.train.plan import TrainingPlan
 from flodl.train.run.part_states import lacking
 from flodl.train.run.resume import resume_source
+from flodl.train.settings import TrainingPlan
 from flodl.train.settings.compute import settled_computing
 from flodl.train.settings.data import settled_data
 from flodl.train.settings.methods import SettingMethods
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from flodl.train.callbacks import Callback
     from flodl.train.handle import TrainerHandle
     from flodl.train.observers.steering import Value
-    from flodl.train.plan import ModelFactory, OptimizerFactory
+    from flodl.train.settings import ModelFactory, OptimizerFactory
     from flodl.train.settings.records import SinkFactory
     from flodl.train.step.base import TrainFn
 

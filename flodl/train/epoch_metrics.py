@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 from flodl.monitor import EpochMetrics
 from flodl.monitor.records import RankMetrics
 from flodl.train.metrics import ScalarLog, StepCounter, Sums, merged, reduced
-from flodl.train.step.losses import LossLog
+from flodl.train.step.step_values import LossLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from flodl.monitor.ledger import Account
-from flodl.train.epoch_end import evaluate, model_metrics
+from flodl.train.callbacks import evaluate, model_metrics
 from flodl.train.epoch_metrics import EpochShare, device_name, epoch_metrics
 from flodl.train.observers.checkpoints import require_finite
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flodl.train.callbacks import Hooks, Worker
     from flodl.train.guarding import Guarding
     from flodl.train.observers.rank_checkpoints import RankCheckpoints
-    from flodl.train.observers.stop_requests import StopRequests
+    from flodl.train.observers.requests import StopRequests
     from flodl.train.policies.feed import Exchanged, Feed
     from flodl.train.steps import Steps
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, final
 from flodl.data import EpochIterator
 from flodl.monitor.ledger import Account
 from flodl.train.observers.checkpoints import require_finite
-from flodl.train.plan import optimizer_steps
+from flodl.train.settings import optimizer_steps
 
 if TYPE_CHECKING:
     from flodl.ranks.group import Group, Pending
     from flodl.train.guarding import Guarding
-    from flodl.train.observers.stop_requests import StopRequests
+    from flodl.train.observers.requests import StopRequests
+    from flodl.train.policies.feed import SharedGradient
     from flodl.train.policies.in_order import InOrderFeed
-    from flodl.train.policies.shared_gradient import SharedGradient
     from flodl.train.steps import Steps
 
 
@@ -173,7 +173,7 @@ class InOrder:
     def _follow(self) -> bool:
         """Take a step of the ranks that still have batches; return False if no rank has one."""
         # Imported here: a process that trains alone needs none of it.
-        from flodl.train.policies.shared_gradient import NoBatchLeft
+        from flodl.train.policies.feed import NoBatchLeft
 
         try:
             self._steps.engine.follow()

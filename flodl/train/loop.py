@@ -26,20 +26,20 @@ from flodl.train.epochs import Epochs
 from flodl.train.guarding import Guarding
 from flodl.train.in_order import InOrder
 from flodl.train.metrics import recording_into
+from flodl.train.observers import Marks, observers_of
 from flodl.train.observers.checkpoints import non_finite_parameters
-from flodl.train.observers.epoch_observers import Marks, observers_of
 from flodl.train.observers.guards.guard import Setback, tell_callbacks
 from flodl.train.observers.rank_checkpoints import RankCheckpoints
+from flodl.train.observers.requests import BetweenSteps, StopRequests, end_launcher
 from flodl.train.observers.steering import Steering
 from flodl.train.observers.step_trace import StepTrace
-from flodl.train.observers.stop_requests import BetweenSteps, StopRequests, end_launcher
 from flodl.train.parts import CountedRate, engine_of_plan, timer_of_rank
-from flodl.train.plan import TrainingPlan
 from flodl.train.policies.choice import feed_of, first_schedule, shared_gradient
 from flodl.train.policies.feed import Exchanged, FeedParts
 from flodl.train.policies.in_order import InOrderFeed
 from flodl.train.run.rank_state import begin
 from flodl.train.run.resume import Start, undone
+from flodl.train.settings import TrainingPlan
 from flodl.train.step.precision import FirstBatch
 from flodl.train.steps import DueTimes, Steps
 

@@ -17,8 +17,8 @@ from flodl.train.rehearsal import rehearse
 
 if TYPE_CHECKING:
     from flodl.ranks.group import Group
-    from flodl.train.plan import TrainingPlan
     from flodl.train.rehearsal import Train
+    from flodl.train.settings import TrainingPlan
 
 _FIRST = 8
 """The first try has this part of a batch: one that is too large could end the process."""

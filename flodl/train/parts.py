@@ -18,10 +18,10 @@ from flodl.device import warn_of_slow_bfloat16
 from flodl.errors import DataError
 from flodl.nn.modes import begin_training
 from flodl.ranks.clocks import BatchTimer
-from flodl.ranks.launch.current_group import is_first_rank
+from flodl.ranks.launch.join import is_first_rank
 from flodl.train.observers.ema import WeightAverage
-from flodl.train.plan import optimizer_steps
 from flodl.train.run.part_states import Parts, made
+from flodl.train.settings import optimizer_steps
 from flodl.train.settings.user_parts import (
     build_model,
     build_optimizer,
@@ -32,12 +32,11 @@ from flodl.train.settings.user_parts import (
     warn_of_unfinished_schedule,
 )
 from flodl.train.step import StepEngine, StepSettings, make_engine
-from flodl.train.step.fused import fused_step
 from flodl.train.step.learning_rate import SteeredRate, make_schedule, set_rate
 from flodl.train.step.precision import CountedScaler
 from flodl.train.step.torch_schedule import TorchSchedule
 from flodl.train.step.tuned import EagerEngine
-from flodl.train.step.tuning import Tuning
+from flodl.train.step.tuning import Tuning, fused_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
     from flodl.monitor.ledger import TimeLedger
     from flodl.ranks.group import Group
-    from flodl.train.plan import TrainingPlan
+    from flodl.train.settings import TrainingPlan
     from flodl.train.step.learning_rate import Schedule
     from flodl.train.step.precision import LossScaler
     from flodl.train.step.step_values import StepValues

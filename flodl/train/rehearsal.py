@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from flodl.train.handle import TrainerHandle
-    from flodl.train.plan import TrainingPlan
+    from flodl.train.settings import TrainingPlan
 
     Train = Callable[[TrainingPlan, TimeLedger | None], TrainerHandle]
     EvalFn = Callable[[Any], Mapping[str, float | Tensor]]

@@ -18,20 +18,19 @@ from flodl.device import deterministic_algorithms, select_device, usable_gpus
 from flodl.errors import DistributedError, DivergedError, WorkersFailed
 from flodl.monitor.ledger import TimeLedger
 from flodl.ranks.group import LocalGroup
-from flodl.ranks.launch.current_group import this_group as this_group
+from flodl.ranks.launch.join import this_group as this_group
 from flodl.ranks.launch.launcher import JOIN_VARIABLE, detect, end_with_launcher, mark_watched
 from flodl.ranks.settings import Policy
 from flodl.ranks.signature import check_same, reads_files, signature
-from flodl.train.epoch_end import diverged, end_state
+from flodl.train.callbacks import diverged, end_state
 from flodl.train.epoch_metrics import device_name
 from flodl.train.handle import TrainedState, TrainerHandle
 from flodl.train.loop import Loop
 from flodl.train.micro_batch import settled_micro_batch
+from flodl.train.observers import merge_into_run, recorded
 from flodl.train.observers.digests import few_samples_digest
-from flodl.train.observers.epoch_observers import merge_into_run, recorded
 from flodl.train.observers.reporting import Reporter, reported
 from flodl.train.parts import Assembly, assemble
-from flodl.train.plan import TrainingPlan
 from flodl.train.policies.choice import (
     barrier_every,
     check_elastic,
@@ -51,6 +50,7 @@ from flodl.train.run.resume import (
     withdrawn_if_refused,
 )
 from flodl.train.run.run_records import REHEARSAL
+from flodl.train.settings import TrainingPlan
 from flodl.train.settings.user_parts import build_model
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def _train(
 
 def _facts(plan: TrainingPlan, parts: Assembly) -> dict[str, object]:
     """Return the settings and facts that must be the same on every rank."""
-    from flodl.ranks.averaging.buffers import model_facts
+    from flodl.ranks.averaging.state_tensors import model_facts
 
     settings = plan.distributed
     loader, data = parts.batches, {}

@@ -22,17 +22,16 @@ if TYPE_CHECKING:
     from flodl.monitor.ledger import TimeLedger
     from flodl.ranks.clocks import BatchTimer
     from flodl.ranks.group import Group
-    from flodl.ranks.ledger.ledger_format import Stretch
-    from flodl.ranks.ledger.sample_ledger import SampleRecorder
+    from flodl.ranks.ledger_format import Stretch
+    from flodl.ranks.sample_ledger import SampleRecorder
     from flodl.train.callbacks import Hooks, TrainingRun
     from flodl.train.epoch_metrics import EpochLog, EpochLogs
-    from flodl.train.observers.epoch_observers import Marks
+    from flodl.train.observers import Marks
     from flodl.train.observers.reporting import Reporter
     from flodl.train.observers.steering import Steering
     from flodl.train.parts import Assembly, CountedRate
-    from flodl.train.plan import TrainingPlan
-    from flodl.train.policies.feed import Part
-    from flodl.train.policies.shared_gradient import SharedGradient
+    from flodl.train.policies.feed import Part, SharedGradient
+    from flodl.train.settings import TrainingPlan
     from flodl.train.step.base import StepEngine
     from flodl.train.step.precision import FirstBatch
 

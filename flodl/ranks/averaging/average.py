@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from flodl.errors import DivergedError, StateError
 from flodl.ranks.averaging.backends import Exchange, Sums, wire_for
 from flodl.ranks.averaging.buckets import SUMMED, Buckets, Slot, as_real, summed_as
-from flodl.ranks.averaging.buffers import SharedBuffers
 from flodl.ranks.averaging.rounded import wire_in
-from flodl.ranks.averaging.state_tensors import FrozenParameters, OptimizerTensors
+from flodl.ranks.averaging.state_tensors import FrozenParameters, OptimizerTensors, SharedBuffers
 from flodl.ranks.settings import ExchangeFormat
 
 if TYPE_CHECKING:

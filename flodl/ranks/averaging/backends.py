@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from flodl.openmp import use_one_thread
-from flodl.ranks.averaging.buckets import Buckets, Slot
-from flodl.ranks.launch.shared_rows import SharedRows, SharedSum, share_rows
+from flodl.ranks.averaging.buckets import Buckets, SharedRows, SharedSum, Slot, share_rows
 from flodl.ranks.settings import Backend
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from flodl.ranks.averaging.buckets import Slot, as_real, summed_as
-from flodl.ranks.averaging.buffers import ChangingBuffers
 from flodl.ranks.averaging.rounded import wire_in
+from flodl.ranks.averaging.state_tensors import ChangingBuffers
 from flodl.ranks.settings import ExchangeFormat
 
 if TYPE_CHECKING:

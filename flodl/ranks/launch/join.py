@@ -1,7 +1,9 @@
-"""Join the ranks that a launcher started, and choose the device of this process."""
+"""Join the ranks that a launcher started, once, and choose the device of this process."""
 
 from __future__ import annotations
 
+import atexit
+import os
 import secrets
 import time
 from collections.abc import Mapping
@@ -212,3 +214,30 @@ def _follow(meeting: Store, rank: int, until: float) -> str:
 def _read(store: Store, key: str) -> bytes | None:
     """Return a value, or None if it is not there yet; do not wait for it."""
     return bytes(store.get(key)) if store.check([key]) else None
+
+
+_joined: Group | None = None
+
+
+def this_group(device: torch.device | str | None = None) -> Group:
+    """Return the group of this process; it joins once, and leaves when the program ends."""
+    global _joined
+    if _joined is None:
+        _joined = join(os.environ, device=device)
+        atexit.register(_leave)
+    return _joined
+
+
+def _leave() -> None:
+    global _joined
+    group, _joined = _joined, None
+    if group is not None:
+        group.close()
+
+
+def is_first_rank() -> bool:
+    """Whether this process is rank 0 or alone; only it reads and writes the files of a run."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank() == 0
+    launched = detect(os.environ)
+    return launched is None or launched.rank == 0

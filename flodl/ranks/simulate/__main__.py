@@ -12,6 +12,7 @@ from dataclasses import asdict
 from flodl.ranks.planning.elche import ElCheConfig
 from flodl.ranks.planning.schedule import ScheduleConfig
 from flodl.ranks.settings import Policy
+from flodl.ranks.simulate import Prediction, choose, predict
 from flodl.ranks.simulate.cluster import (
     DEFAULT_BANDWIDTH,
     DEFAULT_BYTES,
@@ -19,7 +20,6 @@ from flodl.ranks.simulate.cluster import (
     Cluster,
     Exchange,
 )
-from flodl.ranks.simulate.prediction import Prediction, choose, predict
 
 MOST_BATCHES = 10_000_000
 """Limit of batches; more would take minutes to simulate and show nothing new."""

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any, final
 from flodl import log
 from flodl.data import IterableLoader
 from flodl.monitor.ledger import Account
-from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.ranks.planning.scheduler import redistributed
+from flodl.ranks.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.ranks.settings import Policy
-from flodl.train.callbacks import Callback, Hooks
-from flodl.train.epoch_end import call_back
+from flodl.train.callbacks import Callback, Hooks, call_back
+from flodl.train.observers import EpochFunction
 from flodl.train.observers.checkpoints import (
     CheckpointKeeper,
     last_values,
     non_finite_parameters,
 )
-from flodl.train.observers.epoch_observers import EpochFunction
 from flodl.train.parts import LOADER_DEFAULTS, Assembly
 from flodl.train.policies.feed import Membership
 from flodl.train.run.loop_state import EpochTexts, LoopState, Position
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
     from flodl.train.callbacks import TrainingRun
     from flodl.train.guarding import Guarding
     from flodl.train.observers.steering import Steering
-    from flodl.train.plan import TrainingPlan
     from flodl.train.policies.feed import Feed
+    from flodl.train.settings import TrainingPlan
     from flodl.train.steps import Steps
 
 

@@ -19,8 +19,7 @@ from flodl.monitor.ledger import Account
 from flodl.monitor.records import StepSeries
 from flodl.ranks.launch.interrupt import undisturbed
 from flodl.terminal import Style, is_first_rank, style_of
-from flodl.train.callbacks import Callback
-from flodl.train.epoch_end import end_state
+from flodl.train.callbacks import Callback, end_state
 from flodl.train.handle import introduce
 from flodl.train.observers.journal import NAME, Journal
 from flodl.train.observers.progress import Progress
@@ -36,10 +35,10 @@ if TYPE_CHECKING:
     from flodl.train.callbacks import TrainingRun
     from flodl.train.metrics import ScalarLog
     from flodl.train.observers.steering import Steering
-    from flodl.train.plan import TrainingPlan
     from flodl.train.run.run_directory import EndState
+    from flodl.train.settings import TrainingPlan
     from flodl.train.step.base import StepEngine
-    from flodl.train.step.losses import LossLog
+    from flodl.train.step.step_values import LossLog
 
 
 _SERIES_PERIOD = 1.0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 from flodl import log
 from flodl.errors import FlodlError
 from flodl.train.observers.journal import Act, Journal
-from flodl.train.observers.mailbox import Mailbox, PrivateSocket, Wish, refused
+from flodl.train.observers.requests import Mailbox, PrivateSocket, Wish, refused
 from flodl.train.step.learning_rate import set_rate
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from flodl.train.observers.mailbox import Answer
+    from flodl.train.observers.requests import Answer
     from flodl.train.run.run_directory import RunDirectory
     from flodl.train.step.learning_rate import SteeredRate
     from flodl.train.step.torch_schedule import TorchSchedule

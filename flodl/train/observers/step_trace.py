@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from flodl.data import IterableLoader
     from flodl.ranks.group import Group
     from flodl.train.epoch_metrics import EpochLog
-    from flodl.train.plan import TrainingPlan
-    from flodl.train.step.losses import LossLog
-    from flodl.train.step.step_values import StepValues
+    from flodl.train.settings import TrainingPlan
+    from flodl.train.step.step_values import LossLog, StepValues
 
 P = ParamSpec("P")
 _COPY_BYTES_PER_SECOND = 8e9

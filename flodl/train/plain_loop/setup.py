@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from flodl.ranks.clocks import Stopwatch
     from flodl.ranks.group import Group
     from flodl.train.plain_loop.joined_rows import Cut
-    from flodl.train.plain_loop.loop_windows import Window
-    from flodl.train.plan import ModelFactory, OptimizerFactory
+    from flodl.train.plain_loop.sharing import Window
+    from flodl.train.settings import ModelFactory, OptimizerFactory
 
 
 class HasGraph(Protocol):

@@ -15,18 +15,16 @@ from torch import nn
 from flodl.device import hardware_name, usable_gpus
 from flodl.graph.state import Stateful
 from flodl.log import msg
-from flodl.ranks.averaging.buffers import SharedBuffers, broadcast_state, model_facts
 from flodl.ranks.averaging.gradients import StepAverager
+from flodl.ranks.averaging.state_tensors import SharedBuffers, broadcast_state, model_facts
 from flodl.ranks.clocks import DeviceWatch, HostWatch, Stopwatch
-from flodl.ranks.launch.current_group import this_group
-from flodl.ranks.launch.join import join
+from flodl.ranks.launch.join import join, this_group
 from flodl.ranks.launch.launcher import detect, mark_begun, mark_watched
 from flodl.ranks.planning.elche import ElCheConfig
 from flodl.ranks.settings import Backend, DdpConfig, hinted_speeds, simulated_ms
 from flodl.ranks.signature import check_same, reads_files, signature
 from flodl.train.plain_loop.joined_rows import Shares
-from flodl.train.plain_loop.loop_windows import LoopWindows, Window
-from flodl.train.plain_loop.scatter import Scatter
+from flodl.train.plain_loop.sharing import LoopWindows, Scatter, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from flodl.ranks.group import Group
     from flodl.ranks.launch.launcher import Launched
     from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
-    from flodl.train.observers.epoch_observers import Marks
-    from flodl.train.observers.stop_requests import StopRequests
+    from flodl.train.observers import Marks
+    from flodl.train.observers.requests import StopRequests
     from flodl.train.parts import Assembly
-    from flodl.train.plan import TrainingPlan
-    from flodl.train.policies.feed import Feed, FeedParts
-    from flodl.train.policies.shared_gradient import SharedGradient
+    from flodl.train.policies.feed import Feed, FeedParts, SharedGradient
+    from flodl.train.settings import TrainingPlan
 
 
 LONG_WAIT = 0.15
@@ -233,8 +232,7 @@ def feed_of(given: FeedParts) -> Feed[Any]:
     if given.config is None:
         return InOrderFeed(given)
     # Imported here: a process that trains alone needs none of it.
-    from flodl.train.policies.cadence import CadenceFeed
-    from flodl.train.policies.overlapped import OverlappedFeed
+    from flodl.train.policies.cadence import CadenceFeed, OverlappedFeed
     from flodl.train.policies.sync import SyncFeed
 
     if given.gradient is not None:
@@ -256,7 +254,7 @@ def shared_gradient(
     marks: Marks,
 ) -> SharedGradient:
     """Return what averages the gradients of a step over the ranks."""
-    from flodl.train.policies.shared_gradient import SharedGradient
+    from flodl.train.policies.feed import SharedGradient
 
     whole = (parts.batches.batch_size or 1) * plan.accumulate
     return SharedGradient(plan, parts.model, group, whole, timer, stops, marks)

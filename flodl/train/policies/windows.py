@@ -27,7 +27,7 @@ from flodl.ranks.planning.scheduler import (
 )
 from flodl.ranks.settings import Backend
 from flodl.train.policies.feed import Exchanged, FeedParts, FeedWindow, Part
-from flodl.train.policies.shared import SharedFeed
+from flodl.train.policies.sync import SharedFeed
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from flodl.ranks.averaging.average import Averaged
     from flodl.ranks.planning.schedule import ScheduleState
     from flodl.train.epoch_metrics import EpochLogs
-    from flodl.train.plan import TrainingPlan
+    from flodl.train.settings import TrainingPlan
 
 
 def declared_ms(plan: TrainingPlan, rank: int) -> float | None:

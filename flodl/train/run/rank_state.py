@@ -22,7 +22,7 @@ from torch import Tensor
 
 from flodl.checkpoint.generators import generators_kept
 from flodl.errors import CheckpointError
-from flodl.ranks.averaging.buffers import broadcast_state
+from flodl.ranks.averaging.state_tensors import broadcast_state
 from flodl.ranks.planning.schedule import Joined, ScheduleConfig, ScheduleState
 from flodl.ranks.planning.scheduler import redistributed
 from flodl.train.epoch_metrics import EpochLogs, add_up
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from flodl.ranks.group import Group
     from flodl.train.parts import Assembly
-    from flodl.train.plan import TrainingPlan
+    from flodl.train.settings import TrainingPlan
 
 
 ELASTIC = "elastic"

@@ -22,9 +22,8 @@ from flodl.ranks.launch.launcher import has_begun
 from flodl.train.observers.guards.snapshots import Snapshot
 from flodl.train.run.loop_state import BEGINNING, LoopState, Position
 from flodl.train.run.part_states import set_modes, set_states, states_of
-from flodl.train.run.program_record import typed_words
 from flodl.train.run.resume_checks import check_epochs, check_optimizer, tell_ignored
-from flodl.train.run.run_records import LAST, checkpoint_in
+from flodl.train.run.run_records import LAST, checkpoint_in, typed_words
 from flodl.train.run.training_state import TrainingState
 from flodl.train.step.learning_rate import FIRST_RATE, set_rate
 
@@ -36,10 +35,10 @@ if TYPE_CHECKING:
     from flodl.errors import DistributedError, WorkersFailed
     from flodl.ranks.launch.launcher import Launched
     from flodl.train.parts import Assembly
-    from flodl.train.plan import TrainingPlan
     from flodl.train.run.part_states import Parts
     from flodl.train.run.run_directory import RunDirectory
     from flodl.train.run.training_state import Restored
+    from flodl.train.settings import TrainingPlan
 
 
 @final

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from flodl.train.plan import TrainingPlan
     from flodl.train.run.loop_state import Position
+    from flodl.train.settings import TrainingPlan
 
 
 _EPOCHS = ("epochs", "num_epochs")

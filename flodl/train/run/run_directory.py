@@ -20,27 +20,25 @@ from flodl.monitor.metadata import read_metadata
 from flodl.monitor.report import HtmlSink
 from flodl.monitor.sinks import CsvSink, LogSink
 from flodl.ranks.launch.launcher import detect
-from flodl.train.run.program_record import (
-    IDENTITY,
-    PACKAGES,
-    ProgramRecord,
-    earlier_run,
-    launch_record,
-    program_start,
-    recorded_argv,
-    recorded_variables,
-)
 from flodl.train.run.run_records import (
     BEST,
+    IDENTITY,
     LAST,
+    PACKAGES,
     REHEARSAL,
+    ProgramRecord,
     as_json,
     checkpoint_to_resume,
     claimed,
+    earlier_run,
     hand_over,
     is_same,
+    launch_record,
     placed,
+    program_start,
     read_record,
+    recorded_argv,
+    recorded_variables,
     refused,
     run_of_launch,
 )

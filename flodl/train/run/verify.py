@@ -4,7 +4,7 @@ Use ``python -m flodl.train.run.verify RUN`` on the command line.
 
 The check draws the order of every epoch again from the seed. Each batch in the sample ledger must
 hold the samples that belong at its place in that order. The check reads the ledger and the order
-piece by piece; :mod:`flodl.ranks.ledger.epoch_check` says what an order takes. The checkpoint and
+piece by piece; :mod:`flodl.ranks.epoch_check` says what an order takes. The checkpoint and
 ``run.json`` keep the length and the hash of the ledger, so a ledger that was rewritten as a whole
 does not match them.
 """
@@ -26,8 +26,8 @@ import torch
 from flodl.checkpoint.training import TrainingFile
 from flodl.checkpoint.values import decode
 from flodl.errors import CheckpointError, FlodlError
-from flodl.ranks.ledger.epoch_check import EpochCheck, EpochShare, Finding
-from flodl.ranks.ledger.sample_ledger import LedgerContents, LedgerFacts, read_ledger
+from flodl.ranks.epoch_check import EpochCheck, EpochShare, Finding
+from flodl.ranks.sample_ledger import LedgerContents, LedgerFacts, read_ledger
 from flodl.train.run.run_records import LAST, read_record
 
 LEDGER = "samples.ledger"

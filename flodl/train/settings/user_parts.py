@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from flodl.train.plan import ModelFactory, OptimizerFactory, TrainingPlan
+    from flodl.train.settings import ModelFactory, OptimizerFactory, TrainingPlan
     from flodl.train.step.learning_rate import Schedule
 
 

@@ -14,20 +14,25 @@ from torch import nn
 from fdl.base.units import format_duration
 from flodl import log
 from flodl.train.step.capturing import captures_on, refusal_beside_plain_steps
-from flodl.train.step.compiling import first_line
 from flodl.train.step.decision import Decision, decision_key, stored_decision
-from flodl.train.step.fused import fused_step
-from flodl.train.step.layout import has_hooks, rows_of_layers
-from flodl.train.step.live_steps import Taken, measure, median_of_steps, step_clock
-from flodl.train.step.onednn import onednn_refusal
-from flodl.train.step.purity import Gain, doubt, gain
+from flodl.train.step.halves import first_line
+from flodl.train.step.trials import Gain, Taken, doubt, gain, measure, median_of_steps, step_clock
 from flodl.train.step.tuned import TunedEngine
-from flodl.train.step.tuning import Tuning, fewer_threads, thread_words, waited_seconds
+from flodl.train.step.tuning import (
+    Tuning,
+    fewer_threads,
+    fused_step,
+    has_hooks,
+    onednn_refusal,
+    rows_of_layers,
+    thread_words,
+    waited_seconds,
+)
 
 if TYPE_CHECKING:
     from flodl.train.step.base import StepSettings
-    from flodl.train.step.live_steps import Measured, Steps
-    from flodl.train.step.losses import LossLog
+    from flodl.train.step.step_values import LossLog
+    from flodl.train.step.trials import Measured, Steps
 
 
 _FIRST = 5

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
     from flodl.monitor.ledger import TimeLedger
     from flodl.train.step.learning_rate import Schedule
-    from flodl.train.step.losses import LossLog
     from flodl.train.step.precision import CountedScaler
-    from flodl.train.step.step_values import StepValues
+    from flodl.train.step.step_values import LossLog, StepValues
 
     TrainFn: TypeAlias = Callable[[Any, Any], Tensor]
 

@@ -18,8 +18,13 @@ from flodl.checkpoint.generators import generator_states, same
 from flodl.data.structure import cloned, leaves_of, tensors_of
 from flodl.nn.cuda_graph import cuda_graph_capture
 from flodl.train.metrics import RecordedValues, record_scalar, recording_into
-from flodl.train.step.fused import place_step_counts, replaces_step, runs_torchs_step
-from flodl.train.step.layout import has_hooks, has_step_hooks
+from flodl.train.step.tuning import (
+    has_hooks,
+    has_step_hooks,
+    place_step_counts,
+    replaces_step,
+    runs_torchs_step,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,11 +1,14 @@
 """The halves of a step.
 
-- First the user's function, the check of its result, and batches in pieces.
+- First the user's function, plain or compiled, the check of its result, and batches in pieces.
 - Then the update: from gradients to updated parameters.
 """
 
 from __future__ import annotations
 
+import copy
+import os
+import types
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
@@ -13,8 +16,13 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor, nn
 
+from fdl.base.cache_folder import cache_folder
+from flodl import log
+from flodl.checkpoint.generators import generators_kept
+from flodl.data import Batch
 from flodl.data.structure import changed, samples_in
 from flodl.nn.clip import limited_norm
+from flodl.train.metrics import RecordedValues, collecting, record_scalar, recording_into
 from flodl.train.step.learning_rate import ScheduledRate
 
 if TYPE_CHECKING:
@@ -23,13 +31,13 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from flodl.train.step.base import GradientWatch, StepSettings
-    from flodl.train.step.fused import FusedStep
     from flodl.train.step.learning_rate import Schedule
+    from flodl.train.step.tuning import FusedStep
+
+    Forward = Callable[[nn.Module, Any], Tensor]
 
 
-def forward_function(
-    model: nn.Module, settings: StepSettings
-) -> Callable[[nn.Module, Any], Tensor]:
+def forward_function(model: nn.Module, settings: StepSettings) -> Forward:
     """Return the training function, under autocast if the settings ask for it."""
     train_fn, dtype = settings.train_fn, settings.autocast
     if dtype is None:
@@ -44,9 +52,7 @@ def forward_function(
     return forward
 
 
-def without_backward(
-    forward: Callable[[nn.Module, Any], Tensor], optimizer: Optimizer
-) -> Callable[[nn.Module, Any], Tensor]:
+def without_backward(forward: Forward, optimizer: Optimizer) -> Forward:
     """Return a training function that is refused if it computes the gradients itself.
 
     A plain backward would fail later, and one that keeps the graph would count twice.
@@ -116,6 +122,104 @@ def pieces(batch: Any, most: int | None) -> Iterator[tuple[Any, float]]:
 def _rows(tensor: Tensor, count: int, start: int, stop: int) -> Tensor:
     """Return some rows of a tensor that has a row per sample; another tensor stays whole."""
     return tensor[start:stop] if tensor.dim() and len(tensor) == count else tensor
+
+
+_regions = iter(range(2**62))
+
+
+def compiled_forward(
+    model: nn.Module,
+    settings: StepSettings,
+    *,
+    recompiles: bool = False,
+    autotunes: bool = False,
+) -> Forward:
+    """Return the training function; its first call compiles it, later calls are fast.
+
+    - Forward and loss are one region for torch.compile, with its backward.
+    - Shapes are taken as fixed, and random numbers are those of plain torch.
+    - The whole function must be compiled: if torch cannot compile all of it, the first call raises.
+    - Later calls may differ: another shape, another number in the computation, a frozen part. Such
+      a call runs plainly.
+
+    Args:
+        model: Tells the device; the result also accepts a copy of it.
+        settings: The training function and autocast.
+        recompiles: Compile again after a change, as often as torch allows.
+        autotunes: Let torch measure many kernels for each operation. Its mode ``reduce-overhead``
+            is not needed: a CUDA graph of the whole step saves more launches.
+    """
+    # A second run of the same program then finds the compiled code of the first one.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
+    forward = forward_function(model, settings)
+
+    def region(model: nn.Module, content: Any, names: tuple[str, ...] | None) -> Any:
+        batch = content if names is None else Batch(content, names)
+        if torch.compiler.is_compiling():
+            with collecting() as recorded:
+                loss = forward(model, batch)
+            return loss, recorded
+        values = RecordedValues()
+        with recording_into(values):
+            loss = forward(model, batch)
+        return loss, values.calls
+
+    # torch counts compilations per code object and stops after eight, so every engine has its own.
+    code = region.__code__.replace(co_name=f"region_{next(_regions)}")
+    own = types.FunctionType(code, globals(), code.co_name, None, region.__closure__)
+    options: dict[str, Any] = {"fallback_random": True}
+    if autotunes:
+        options |= {"max_autotune": True, "coordinate_descent_tuning": True}
+    compiled = torch.compile(own, dynamic=False, fullgraph=True, options=options)
+
+    # Imported late: the compiler takes seconds to load.
+    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+
+    as_it_is = torch._dynamo.run(own)
+    chosen, ready = compiled, False
+
+    def call(model: nn.Module, batch: Any) -> Tensor:
+        nonlocal chosen, ready
+        # A structure of a loader is an argument as it is; torch reads those that it knows.
+        given = (tuple(batch), batch.names) if isinstance(batch, Batch) else (batch, None)
+        try:
+            loss, recorded = chosen(model, *given)
+        except (TorchDynamoException, FailOnRecompileLimitHit) as error:
+            if not ready:
+                raise
+            chosen = as_it_is
+            limit = isinstance(error, FailOnRecompileLimitHit)
+            reason = "torch allows no more" if limit else first_line(error)
+            log.warning(
+                'engine="compiled": the step has changed again (its shapes, or a number the model '
+                f"computes with) and cannot be compiled once more ({reason}): what is not compiled "
+                "runs plainly from here on"
+            )
+            loss, recorded = chosen(model, *given)
+        if not ready:
+            ready, chosen = True, compiled if recompiles else as_it_is
+        for name, value, reduce in recorded:
+            record_scalar(name, value, reduce)
+        return loss  # type: ignore[no-any-return]
+
+    return call
+
+
+def warm(forward: Forward, model: nn.Module, batch: Any) -> None:
+    """Compile forward and backward now, with a step of a copy, which must not count.
+
+    Raises:
+        Exception: Any exception of torch if it cannot compile the step.
+    """
+    with generators_kept(), recording_into(RecordedValues()):
+        forward(copy.deepcopy(model), batch).backward()  # type: ignore[no-untyped-call]
+
+
+def first_line(error: Exception) -> str:
+    """Return an error as one line, because messages of torch's compiler are long."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = " ".join(lines[:2] if lines and lines[0].endswith("raised:") else lines[:1])
+    return f"{type(error).__name__}: {told or 'no message'}"
 
 
 @final

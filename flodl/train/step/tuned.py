@@ -15,14 +15,26 @@ from torch import Tensor
 from flodl import log, terminal
 from flodl.monitor.ledger import Account
 from flodl.nn.clip import limited_norm
-from flodl.train.step import compiling
 from flodl.train.step.base import StepEngine, StepSettings
 from flodl.train.step.capturing import Capturing, refusal
-from flodl.train.step.fused import fused_step, place_step_counts
-from flodl.train.step.halves import Update, forward_function, pieces, scalar_loss, without_backward
-from flodl.train.step.layout import ChannelsLast
-from flodl.train.step.onednn import routed
-from flodl.train.step.tuning import ThreadLimit, Tuning
+from flodl.train.step.halves import (
+    Update,
+    compiled_forward,
+    first_line,
+    forward_function,
+    pieces,
+    scalar_loss,
+    warm,
+    without_backward,
+)
+from flodl.train.step.tuning import (
+    ChannelsLast,
+    ThreadLimit,
+    Tuning,
+    fused_step,
+    place_step_counts,
+    routed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +43,7 @@ if TYPE_CHECKING:
 
     from flodl.train.step.base import GradientWatch
     from flodl.train.step.learning_rate import Schedule
-    from flodl.train.step.losses import LossLog
+    from flodl.train.step.step_values import LossLog
 
     Forward = Callable[[nn.Module, Any], Tensor]
 
@@ -134,14 +146,14 @@ class TunedEngine(StepEngine):
         """Compile forward and backward for batches like this one; return why that failed."""
         started = time.perf_counter()
         terminal.status("compiling")
-        forward = compiling.compiled_forward(
+        forward = compiled_forward(
             self.model, self.settings, recompiles=recompiles, autotunes=autotunes
         )
         reason = ""
         try:
-            compiling.warm(forward, self.model, batch)
+            warm(forward, self.model, batch)
         except Exception as error:
-            reason = compiling.first_line(error)
+            reason = first_line(error)
             log.debug(str(error))
         else:
             self._compiled["autotuned" if autotunes else "compiled"] = forward

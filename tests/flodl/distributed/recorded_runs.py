@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from flodl.data.sampler import RandomSampler, SequentialSampler
-from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
+from flodl.ranks.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.train.run.loop_state import Position
 from flodl.train.run.part_states import Parts
 from flodl.train.run.training_state import TrainingState

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from flodl import RunDirectory, log
 from flodl.checkpoint import checkpoint_keys
 from flodl.ranks.averaging.average import ParameterAverager
-from flodl.ranks.averaging.buffers import ChangingBuffers
+from flodl.ranks.averaging.state_tensors import ChangingBuffers
 from flodl.ranks.group import Group
 from flodl.ranks.settings import Backend
 from tests.flodl.distributed.ranks import Ranks

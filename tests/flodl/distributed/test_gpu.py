@@ -24,8 +24,8 @@ from flodl.ddp_bench.summary import read_folder, summarise
 from flodl.ddp_bench.sweep import sweep
 from flodl.ranks.clocks import DeviceWatch
 from flodl.ranks.group import Group, LocalGroup, ProcessGroups
-from flodl.train.plain_loop.scatter import OwnRandomness
 from flodl.train.plain_loop.setup import SetupConfig, prepare
+from flodl.train.plain_loop.sharing import OwnRandomness
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Outcome, sgd, train
 

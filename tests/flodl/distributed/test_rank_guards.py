@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from flodl import Batch, Callback, DataLoader, Rewind, RunDirectory, Trainer
 from flodl.ranks.group import Group
-from flodl.ranks.ledger.sample_ledger import MAGIC, _first_chain, _link
+from flodl.ranks.sample_ledger import MAGIC, _first_chain, _link
 from flodl.train.observers.journal import Act, Journal
 from flodl.train.run.verify import main, verify_run
 from flodl.train.runner import carry_out

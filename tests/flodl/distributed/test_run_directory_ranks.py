@@ -20,7 +20,7 @@ from flodl.errors import RunDirectoryError, WorkersFailed
 from flodl.monitor import EpochMetrics, Monitor
 from flodl.ranks.launch.start_ranks import launch_ranks
 from flodl.train import RunDirectory
-from flodl.train.run import program_record, run_directory
+from flodl.train.run import run_directory, run_records
 from tests.flodl.train.programs import training
 
 
@@ -38,7 +38,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
     }
     for name, value in {**environ, **changes}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(program_record, "_runs", Counter())
+    monkeypatch.setattr(run_records, "_runs", Counter())
 
 
 def record_of(run: RunDirectory) -> dict[str, Any]:

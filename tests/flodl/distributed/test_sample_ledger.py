@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from flodl.errors import RunDirectoryError
-from flodl.ranks.ledger.ledger_format import Stretch, rows_hash, unpack_segment
-from flodl.ranks.ledger.sample_ledger import (
+from flodl.ranks.ledger_format import Stretch, rows_hash, unpack_segment
+from flodl.ranks.sample_ledger import (
     LedgerContents,
     LedgerFacts,
     SampleLedger,

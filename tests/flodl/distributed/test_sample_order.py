@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from flodl.errors import RunDirectoryError
-from flodl.ranks.ledger import epoch_check
-from flodl.ranks.ledger.epoch_check import permutation
+from flodl.ranks import epoch_check
+from flodl.ranks.epoch_check import permutation
 from tests.rows import each_row
 
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.ranks.averaging import backends
+from flodl.ranks.averaging import backends, buckets
 from flodl.ranks.averaging.average import ParameterAverager
-from flodl.ranks.launch import shared_rows
-from flodl.ranks.launch.shared_rows import SharedSum, share_rows
+from flodl.ranks.averaging.buckets import SharedSum, share_rows
 from flodl.ranks.settings import Backend
 
 
@@ -69,7 +68,7 @@ def _refused_on_one(group, refusing):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backends, "_WORTH_SHARING", 0)
         if group.rank == refusing:
-            patch.setattr(shared_rows, "_map", lambda *_: None)
+            patch.setattr(buckets, "_map", lambda *_: None)
         assert share_rows(group, [300], [torch.float32]) is None
         averager.average(1)
     assert averager.wire._shared is None
@@ -87,18 +86,18 @@ def test_memory_that_cannot_be_had_is_refused_and_leaves_no_file_open(monkeypatc
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shared_rows.os, "posix_fallocate", full)
+    monkeypatch.setattr(buckets.os, "posix_fallocate", full)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    assert shared_rows._anonymous_file(64, b"x" * 32) == -1
+    assert buckets._anonymous_file(64, b"x" * 32) == -1
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_memory_of_another_process_is_recognised_by_its_token(tmp_path):
     file = tmp_path / "memory"
     file.write_bytes(b"\0" * 64 + b"t" * 32)
-    assert shared_rows._map(str(file), 96, b"u" * 32) is None
-    assert shared_rows._map(str(file), 95, b"t" * 32) is None
-    assert shared_rows._map(str(tmp_path / "none"), 96, b"t" * 32) is None
-    memory = shared_rows._map(str(file), 96, b"t" * 32)
+    assert buckets._map(str(file), 96, b"u" * 32) is None
+    assert buckets._map(str(file), 95, b"t" * 32) is None
+    assert buckets._map(str(tmp_path / "none"), 96, b"t" * 32) is None
+    memory = buckets._map(str(file), 96, b"t" * 32)
     assert memory is not None
     memory.close()

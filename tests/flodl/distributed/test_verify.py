@@ -14,8 +14,8 @@ import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from flodl.errors import RunDirectoryError
-from flodl.ranks.ledger.ledger_format import pack_append, pack_segment, unpack_append
-from flodl.ranks.ledger.sample_ledger import (
+from flodl.ranks.ledger_format import pack_append, pack_segment, unpack_append
+from flodl.ranks.sample_ledger import (
     MAGIC,
     LedgerFacts,
     SampleLedger,
@@ -260,7 +260,7 @@ def test_the_size_of_the_pieces_changes_nothing(
                 recorder.trained_samples(epoch, start, 0, torch.arange(size) if wrong else numbers)
             ledger.append(9, [recorder.take()])
         whole = verify_run(folder)
-        monkeypatch.setattr("flodl.ranks.ledger.epoch_check.PIECE", piece)
+        monkeypatch.setattr("flodl.ranks.epoch_check.PIECE", piece)
         in_pieces = verify_run(folder)
         monkeypatch.undo()
         assert sorted(in_pieces.exceptions, key=repr) == sorted(whole.exceptions, key=repr)

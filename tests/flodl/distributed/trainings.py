@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from flodl import Batch, EpochMetrics, Trainer
 from flodl.ranks.group import Group
-from flodl.train.plan import TrainingPlan
 from flodl.train.runner import carry_out
+from flodl.train.settings import TrainingPlan
 
 PATIENT = {"snapshot_timeout": 60.0}
 """For trainings in which no average is to be skipped: a rank may be late on a busy machine."""

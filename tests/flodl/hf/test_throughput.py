@@ -15,7 +15,7 @@ from benchmarks.huggingface import cold, material, rates, residence, training
 from benchmarks.huggingface.products import time_through_onednn
 from benchmarks.huggingface.rates import OURS, REFERENCE, ROUTED, Measured
 from benchmarks.measure import median_ratio
-from flodl.train.step.onednn import MEDIUM
+from flodl.train.step.tuning import MEDIUM
 
 pytestmark = [
     pytest.mark.slow,

@@ -7,13 +7,13 @@ from functools import cache
 
 import pytest
 
-from flodl.train.run import program_record
+from flodl.train.run import run_records
 
 
 @pytest.fixture(autouse=True, scope="package")
 def packages() -> Iterator[None]:
     """Look for the installed packages once, and not for the record of each training."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        once = cache(program_record.installed_packages)
-        monkeypatch.setattr(program_record, "installed_packages", once)
+        once = cache(run_records.installed_packages)
+        monkeypatch.setattr(run_records, "installed_packages", once)
         yield

@@ -24,12 +24,11 @@ from flodl.train.step import (
     StepSettings,
     auto,
     capturing,
-    compiling,
-    purity,
+    trials,
     tuned,
 )
-from flodl.train.step.live_steps import DeviceClock
-from flodl.train.step.losses import loss_log
+from flodl.train.step.step_values import loss_log
+from flodl.train.step.trials import DeviceClock
 from flodl.train.step.tuned import TunedEngine
 from flodl.train.step.tuning import Tuning
 
@@ -203,13 +202,13 @@ def engine_on(
         return settings.train_fn if gpu.model.compiled is not None else refused
 
     patch.setattr(TunedEngine, "_carry_out", carried_out)
-    for module in (auto, purity):
+    for module in (auto, trials):
         patch.setattr(module, "step_clock", lambda _: DeviceClock(lambda: Event(gpu)))
-    for module in (auto, purity, capturing):
+    for module in (auto, trials, capturing):
         patch.setattr(module, "captures_on", lambda _: True)
     patch.setattr(auto, "rows_of_layers", lambda _: gpu.model.rows != 1.0)
     patch.setattr(capturing, "cuda_graph_capture", capture)
-    patch.setattr(compiling, "compiled_forward", compiled)
+    patch.setattr(tuned, "compiled_forward", compiled)
     patch.setattr(tuned, "time", SimpleNamespace(perf_counter=lambda: gpu.host))
     only = frozenset({"fused", "channels_last", "captured", "compiled", "autotuned"})
     policy = AutoPolicy(only=only, block=10)

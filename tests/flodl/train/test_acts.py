@@ -25,7 +25,7 @@ from fdl.runs.follow import parse, tell
 from fdl.runs.run import Run, read
 from flodl.nn.schedule import StepDecay
 from flodl.train import Callback, RunDirectory, TrainerBuilder
-from flodl.train.observers import mailbox, steering
+from flodl.train.observers import requests, steering
 from flodl.train.observers.journal import Act, Journal
 from flodl.train.step.learning_rate import SteeredRate
 from flodl.train.step.torch_schedule import SchedulerSettings, TorchSchedule
@@ -401,7 +401,7 @@ def test_another_user_is_refused_on_both_sides(
 
     class Strange(Callback):
         def on_train_start(self, _run: Any) -> None:
-            monkeypatch.setattr(mailbox, "peer", lambda _: os.geteuid() + 1)
+            monkeypatch.setattr(requests, "peer", lambda _: os.geteuid() + 1)
             self._tell()
             monkeypatch.undo()
             monkeypatch.setattr("fdl.runs.follow.peer", lambda _: os.geteuid() + 1)

@@ -13,8 +13,8 @@ from torch import nn
 from flodl.data import Batch
 from flodl.train.metrics import ScalarLog, record_scalar, recording_into
 from flodl.train.step import AutoEngine, AutoPolicy, StepSettings, auto, capturing
-from flodl.train.step.live_steps import DeviceClock, Taken, median_of_steps
-from flodl.train.step.losses import loss_log
+from flodl.train.step.step_values import loss_log
+from flodl.train.step.trials import DeviceClock, Taken, median_of_steps
 from flodl.train.step.tuned import TunedEngine
 from flodl.train.step.tuning import Tuning
 

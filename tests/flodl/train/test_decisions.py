@@ -16,7 +16,7 @@ from flodl.data import Batch
 from flodl.train import Callback, RunDirectory
 from flodl.train.step import AutoEngine, AutoPolicy, StepSettings
 from flodl.train.step.decision import Decision, decision_key
-from flodl.train.step.losses import loss_log
+from flodl.train.step.step_values import loss_log
 from flodl.train.step.tuned import TunedEngine
 from flodl.train.step.tuning import ThreadLimit, Tuning
 from tests.flodl.train.programs import training

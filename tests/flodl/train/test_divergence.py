@@ -13,7 +13,7 @@ from flodl.checkpoint import load_checkpoint_file
 from flodl.data import Batch
 from flodl.errors import DivergedError
 from flodl.train import RunDirectory
-from flodl.train.step.losses import LossLog
+from flodl.train.step.step_values import LossLog
 
 from .programs import line, network, sgd, squared_error, training
 

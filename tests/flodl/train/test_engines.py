@@ -15,10 +15,9 @@ from flodl.data import Batch
 from flodl.errors import DivergedError
 from flodl.train.metrics import ScalarLog, record_scalar, recording_into
 from flodl.train.step import AutoEngine, AutoPolicy, EagerEngine, StepSettings, make_engine
-from flodl.train.step.losses import loss_log
-from flodl.train.step.onednn import inexact, routed, routed_product
+from flodl.train.step.step_values import loss_log
 from flodl.train.step.tuned import TunedEngine
-from flodl.train.step.tuning import Tuning
+from flodl.train.step.tuning import Tuning, inexact, routed, routed_product
 from tests.flodl.train.compiling import compile_with
 
 # Inductor uses what torch deprecates.
@@ -318,7 +317,7 @@ def test_auto_goes_on_plainly_when_compiling_fails(monkeypatch):
 
         return call
 
-    monkeypatch.setattr("flodl.train.step.compiling.compiled_forward", failing)
+    monkeypatch.setattr("flodl.train.step.tuned.compiled_forward", failing)
     report = decided_by_compiling(COMPILE_ALWAYS).report()
     assert "compiled" not in report["tuning"]
     expected = "RuntimeError: backend='inductor' raised: no compiler found"

@@ -11,10 +11,9 @@ from torch import nn
 
 from flodl.data import Batch
 from flodl.train.step import AutoEngine, EagerEngine, StepSettings
-from flodl.train.step.fused import place_step_counts
-from flodl.train.step.losses import loss_log
+from flodl.train.step.step_values import loss_log
 from flodl.train.step.tuned import TunedEngine
-from flodl.train.step.tuning import Tuning
+from flodl.train.step.tuning import Tuning, place_step_counts
 
 from .test_engines import TRY_ALL, batches, close_weights, loss_fn, mlp
 

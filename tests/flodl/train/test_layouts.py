@@ -16,10 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 from flodl.data import Batch
 from flodl.train.step import AutoEngine, AutoPolicy, EagerEngine, StepSettings
-from flodl.train.step.layout import ChannelsLast, has_hooks, rows_of_layers
-from flodl.train.step.losses import loss_log
+from flodl.train.step.step_values import loss_log
 from flodl.train.step.tuned import TunedEngine
-from flodl.train.step.tuning import Tuning
+from flodl.train.step.tuning import ChannelsLast, Tuning, has_hooks, rows_of_layers
 from tests.rows import each_row
 
 ONLY_LAYOUT = AutoPolicy(

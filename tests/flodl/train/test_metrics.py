@@ -20,7 +20,7 @@ from flodl.train.metrics import (
     recording_into,
     reduced,
 )
-from flodl.train.step.losses import LossLog
+from flodl.train.step.step_values import LossLog
 
 from .programs import squared_error, training
 

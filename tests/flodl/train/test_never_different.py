@@ -25,7 +25,7 @@ from flodl.train.step import (
     StepSettings,
 )
 from flodl.train.step.capturing import captures_on
-from flodl.train.step.losses import loss_log
+from flodl.train.step.step_values import loss_log
 from flodl.train.step.tuning import Tuning
 from tests.flodl.train.twelve_programs import PROGRAMS, Program, batches, moco
 

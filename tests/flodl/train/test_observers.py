@@ -12,11 +12,10 @@ import torch
 from flodl.monitor import EpochMetrics, Timeline
 from flodl.train import RunDirectory, loop
 from flodl.train.callbacks import Callback, Hooks, TrainingRun
-from flodl.train.observers import epoch_observers
+from flodl.train.observers import EpochFunction, Marks, observers_of
 from flodl.train.observers.checkpoints import load_best
 from flodl.train.observers.early_stop import EarlyStop
 from flodl.train.observers.ema import WeightAverage
-from flodl.train.observers.epoch_observers import EpochFunction, Marks
 
 from .programs import network, sgd, training
 
@@ -67,7 +66,7 @@ def test_an_average_of_weights_alone_follows_the_steps() -> None:
 
 def outcome(folder: Path, order: tuple[int, ...]) -> list[Any]:
     """Train with the observers in an order; return what the run has recorded."""
-    plain = epoch_observers.observers_of
+    plain = observers_of
 
     def ordered(*given: Any) -> Iterator[Callback]:
         found = list(plain(*given))

@@ -115,14 +115,14 @@ def test_what_happens_before_the_first_step_is_told() -> None:
 def test_compiling_is_told() -> None:
     program = TRAINING + dedent(
         """
-        from flodl.train.step import compiling
+        from flodl.train.step import tuned
         from flodl.train.step.halves import forward_function
 
         def slow_compilation(model, settings, **options):
             gate()
             return forward_function(model, settings)
 
-        compiling.compiled_forward = slow_compilation
+        tuned.compiled_forward = slow_compilation
         training(squared_error, epochs=1).engine("compiled").run()
         """
     )

@@ -16,7 +16,7 @@ from flodl.data import Batch
 from flodl.train.step import AutoEngine, AutoPolicy, EagerEngine, StepSettings
 from flodl.train.step.tuned import TunedEngine
 from flodl.train.step.tuning import Tuning
-from flodl.train.step.losses import loss_log
+from flodl.train.step.step_values import loss_log
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(2000, 1500), nn.ReLU(), nn.Linear(1500, 1500), nn.Linear(1500, 10))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fdl.base.code_record import code_changes, redacted_source
-from flodl.train.run.program_record import installed_packages, recorded_argv, recorded_variables
+from flodl.train.run.run_records import installed_packages, recorded_argv, recorded_variables
 from tests.rows import each_row
 
 

@@ -14,7 +14,7 @@ from torch.nn.functional import dropout
 from flodl import log
 from flodl.checkpoint.generators import generator_states, same
 from flodl.data import Batch
-from flodl.train.step.purity import doubt
+from flodl.train.step.trials import doubt
 from tests.flodl.train.simulated_gpu import Model, SimulatedGpu, decide, engine_on
 from tests.rows import each_row
 

@@ -22,8 +22,8 @@ from flodl.monitor.timeline import Timeline
 from flodl.train import RunDirectory, record_scalar
 from flodl.train.metrics import ScalarLog
 from flodl.train.observers.reporting import Reporter
-from flodl.train.plan import TrainingPlan
-from flodl.train.step.losses import LossLog
+from flodl.train.settings import TrainingPlan
+from flodl.train.step.step_values import LossLog
 
 from .programs import line, network, sgd, squared_error, training
 

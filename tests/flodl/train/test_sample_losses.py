@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from flodl.train.step.losses import LossLog
+from flodl.train.step.step_values import LossLog
 
 BOTH = pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from flodl.data import Batch
 from flodl.train.step import AutoEngine, AutoPolicy, StepSettings
-from flodl.train.step.losses import loss_log
+from flodl.train.step.step_values import loss_log
 from flodl.train.step.tuning import fewer_threads, waited_seconds
 from tests import fork_server
 from tests.rows import each_row

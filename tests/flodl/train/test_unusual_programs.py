@@ -23,7 +23,7 @@ from flodl.train.step import (
     StepEngine,
     StepSettings,
 )
-from flodl.train.step.losses import loss_log
+from flodl.train.step.step_values import loss_log
 from flodl.train.step.tuned import TunedEngine
 from flodl.train.step.tuning import Tuning
 from tests.flodl.train.programs import line, squared_error, training

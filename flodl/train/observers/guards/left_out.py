@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from flodl.train.callbacks import Rewind
     from flodl.train.observers.guards.guard import Decision, Setback
     from flodl.train.parts import Assembly, CountedRate
-    from flodl.train.plan import TrainingPlan
     from flodl.train.run.resume import Start
     from flodl.train.run.run_directory import RunDirectory
+    from flodl.train.settings import TrainingPlan
 
 
 class LeftOut:

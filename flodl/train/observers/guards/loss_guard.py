@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from flodl.train.observers.guards.guard import Guards
     from flodl.train.observers.guards.snapshots import Snapshot
     from flodl.train.parts import Assembly, CountedRate
-    from flodl.train.plan import TrainingPlan
     from flodl.train.run.loop_state import Position
     from flodl.train.run.resume import Start
+    from flodl.train.settings import TrainingPlan
     from flodl.train.step.base import StepEngine
 
 

@@ -22,7 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from flodl import FlowBuilder
 from flodl.hf.weights.writing import saved_tensors
 from flodl.train.parts import assemble
-from flodl.train.plan import TrainingPlan
+from flodl.train.settings import TrainingPlan
 from flodl.train.step import EagerEngine, StepSettings, make_engine
 
 warnings.simplefilter("ignore")

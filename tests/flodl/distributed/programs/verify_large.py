@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from flodl.ranks.ledger import epoch_check
-from flodl.ranks.ledger.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
+from flodl.ranks import epoch_check
+from flodl.ranks.sample_ledger import LedgerFacts, SampleLedger, SampleRecorder
 from flodl.train.run.verify import verify_run
 
 BATCH, WINDOW = 64, 40

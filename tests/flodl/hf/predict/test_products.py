@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from flodl.hf.predict.batching import running
-from flodl.train.step.onednn import routed
+from flodl.train.step.tuning import routed
 
 
 def clock(*seconds: float):

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 
 from flodl.errors import RunDirectoryError
-from flodl.ranks.ledger.ledger_format import (
+from flodl.ranks.ledger_format import (
     Stretch,
     pack_append,
     pack_segment,

@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 
 from flodl.errors import RunDirectoryError
-from flodl.ranks.ledger.ledger_format import HASH_BYTES, rows_hash
+from flodl.ranks.ledger_format import HASH_BYTES, rows_hash
 
 if TYPE_CHECKING:
-    from flodl.ranks.ledger.sample_ledger import LedgerContents, LedgerFacts
+    from flodl.ranks.sample_ledger import LedgerContents, LedgerFacts
 
 
 PIECE = 1 << 20

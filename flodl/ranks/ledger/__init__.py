@@ -1,1 +1,0 @@
-"""Which rank trained which samples, and the proof of it."""
