@@ -228,9 +228,9 @@ class ElasticGroup(Group):
                 repeating = [one for one in self._tell(at_window=True) if not one.at_window]
             except RankLost:
                 continue
-            # They finish their exchange and come to this window, too.
             if not self._entered and not self._is_complete():
                 continue
+            # They finish their exchange and come to this window, too.
             if repeating and self._received is None:
                 continue
             break
@@ -238,11 +238,14 @@ class ElasticGroup(Group):
             raise self._alone()
         return self._received
 
+    def _lacks_starters(self) -> bool:
+        """Whether a first meeting lacks a rank that the program has started."""
+        starters = 0 if self._entered or self._starters is None else self._starters[1]
+        return len(self.members) < starters
+
     def _is_complete(self) -> bool:
         """Whether a first meeting has all ranks that it needs."""
-        if self._starters is not None and len(self.members) < self._starters[1]:
-            return False
-        return self.leads or self._received is not None
+        return not self._lacks_starters() and (self.leads or self._received is not None)
 
     def enter(self) -> None:
         """Exchange values with the others from now on; before, this group is a group of one."""
@@ -331,7 +334,7 @@ class ElasticGroup(Group):
             self._last, self._done = last[source], newest
         self.members = self._healing.members = tuple(one.name for one in ranks)
         self._addresses = [one.address for one in ranks if one.name != self.name]
-        if self._leader not in self.members:
+        if self._leader not in self.members and not self._lacks_starters():
             self._follow(self.members[0])
         return ranks
 

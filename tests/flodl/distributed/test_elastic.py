@@ -12,9 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.distributed import HashStore
 
 from flodl import Trainer
 from flodl.ranks.elastic.group import ElasticGroup
@@ -312,6 +314,40 @@ def elastic_train(group: Group, place: MeetingPlace, exchange: str) -> Outcome:
         return train(own, settings={"elastic": True, "exchange": exchange}, builder=EXACT)
     finally:
         own.close()
+
+
+def first_meeting(group: Group, place: MeetingPlace) -> tuple[bool, tuple[str, ...]]:
+    """Meet for the first time; rank 0 comes only after the other one has met alone."""
+    all_here = HashStore()
+    all_here.add("here", 1)
+    own = ElasticGroup(
+        place, rank=group.rank, device=torch.device("cpu"), starters=(all_here, group.world_size)
+    )
+    own.signature = signature({})
+    tell = own._tell
+
+    def telling(*, at_window: bool) -> Any:
+        present = tell(at_window=at_window)
+        if len(present) == 1:
+            group.store.set("has met alone", "")
+        return present
+
+    own._tell = telling
+    if group.rank == 0:
+        group.store.wait(["has met alone"])
+    own.begin(lambda file: file.write_text("state"))
+    own.meet()
+    group.barrier()
+    own.close()
+    return own.leads, own.members
+
+
+def test_a_rank_that_comes_before_rank_0_leaves_it_the_lead(ranks: Ranks) -> None:
+    server, place = lighthouse({}, 1)
+    (zero, there), (one, members) = ranks(2, first_meeting, place)
+    server.shutdown()
+    assert (zero, one) == (True, False)
+    assert there == members == ("0000.000000", "0000.000001")
 
 
 def fixed_train(group: Group, exchange: str) -> Outcome:
