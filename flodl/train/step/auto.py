@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsFloat, fina
 import torch
 from torch import nn
 
-from fdl.base.units import format_duration
+from fdl.base.units import counted, format_duration
 from flodl import log
 from flodl.train.step.capturing import captures_on, refusal_beside_plain_steps
 from flodl.train.step.decision import Decision, decision_key, stored_decision
@@ -25,7 +25,6 @@ from flodl.train.step.tuning import (
     has_hooks,
     onednn_refusal,
     rows_of_layers,
-    thread_words,
     waited_seconds,
 )
 
@@ -297,7 +296,7 @@ class AutoEngine(TunedEngine):
             found += [Candidate("oneDNN products", {"onednn": True}, lambda _: onednn_refusal())]
             single = self._seconds <= self._policy.short_step
             found += [
-                Candidate(thread_words(count), {"threads": count}, lambda _: "")
+                Candidate(counted(count, "thread"), {"threads": count}, lambda _: "")
                 for count in fewer_threads(single=single)
             ]
         if self._pure and captures_on(self._device):

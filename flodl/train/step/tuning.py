@@ -21,6 +21,8 @@ from torch.nn.modules import module as torch_modules
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from fdl.base.units import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -59,7 +61,7 @@ class Tuning:
             "fused": "fused optimizer",
             "channels_last": "channels last",
             "onednn": "oneDNN products",
-            "threads": thread_words(self.threads),
+            "threads": counted(self.threads, "thread"),
             "compiled": "compiled",
             "autotuned": "compiled and autotuned",
             "captured": "CUDA graph",
@@ -86,11 +88,6 @@ class Tuning:
         if form["threads"] < 0:
             raise ValueError(f"not a number of threads: {form['threads']}")
         return cls(**form)
-
-
-def thread_words(threads: int) -> str:
-    """Return a number of threads in words."""
-    return f"{threads} thread{'s' if threads != 1 else ''}"
 
 
 @final

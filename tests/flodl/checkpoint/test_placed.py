@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from flodl.checkpoint.extra_state import placed
 from flodl.checkpoint.forms import assembled
 from flodl.checkpoint.generators import same
-from flodl.checkpoint.optimizer import NamedOptimizer, parameters_by_name
+from flodl.checkpoint.optimizer import NAMES, NamedOptimizer, parameters_by_name
 from flodl.checkpoint.sharded import become
 from flodl.errors import CheckpointError
 from tests.rows import each_row
@@ -77,9 +77,14 @@ def named() -> NamedOptimizer:
     return NamedOptimizer(torch.optim.SGD(model.parameters(), 0.1), known)
 
 
-def test_groups_that_the_program_adds_later_may_be_missing() -> None:
-    named().check([["weight", "bias"]], "file")
-    named().check([["bias", "weight"], ["later"]], "file")
+def test_a_group_that_the_program_adds_later_comes_with_the_state() -> None:
+    saved, here = named(), named()
+    saved.optimizer.add_param_group({"params": [saved._parameters["later"]], "lr": 0.5})
+    state = saved.state_dict()
+    here.check(state[NAMES], "file")
+    here.load_state_dict(state)
+    assert here.names() == [["weight", "bias"], ["later"]]
+    assert [group["lr"] for group in here.optimizer.param_groups] == [0.1, 0.5]
 
 
 @each_row(
