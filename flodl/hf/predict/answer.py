@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
 import torch
@@ -283,11 +285,10 @@ class QuestionAnswerer(Head):
                 found.append(_Window(pair, answers, null_score))
             return found
 
-        read: list[list[_Window]] = [[] for _ in pairs]
-        for window in answered(self, pairs, encoding, batching, windows):
-            read[window.pair].append(window)
+        read = answered(self, pairs, encoding, batching, windows)
         found = []
-        for each in read:
+        for _, group in groupby(read, key=attrgetter("pair")):
+            each = list(group)
             answers = _merged(each)
             if options.get("handle_impossible_answer", False):
                 answers.append(Answer("", 0, 0, min(one.null_score for one in each), 0, 0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -165,16 +165,6 @@ def _check_text(name: str, value: object) -> None:
         raise TypeError(f"{name} holds a {type(first).__name__}; pass str, or pairs of str")
 
 
-_FACTS: Final = {
-    IDS: "ids",
-    TYPES: "type_ids",
-    MASK: "attention_mask",
-    "special_tokens_mask": "special_tokens_mask",
-    "offset_mapping": "offsets",
-}
-"""The values of a batch, and what the ``tokenizers`` package calls them."""
-
-
 def values_of(
     encodings: Sequence[Encoding], names: Sequence[str], options: CallOptions
 ) -> tuple[dict[str, list[Any]], Sequence[Encoding]]:
@@ -188,17 +178,21 @@ def values_of(
     rows, samples = encodings, None
     if options.get("return_overflowing_tokens", False):
         rows, samples = with_windows(encodings)
-    asked = {
-        IDS: True,
-        TYPES: options.get("return_token_type_ids"),
-        MASK: options.get("return_attention_mask"),
-        "special_tokens_mask": options.get("return_special_tokens_mask", False),
-        "offset_mapping": options.get("return_offsets_mapping", False),
+    # What the package calls each value, and whether it is asked for; None leaves it to the names.
+    known = {
+        IDS: ("ids", True),
+        TYPES: ("type_ids", options.get("return_token_type_ids")),
+        MASK: ("attention_mask", options.get("return_attention_mask")),
+        "special_tokens_mask": (
+            "special_tokens_mask",
+            options.get("return_special_tokens_mask", False),
+        ),
+        "offset_mapping": ("offsets", options.get("return_offsets_mapping", False)),
     }
     values: dict[str, list[Any]] = {}
-    for name, wanted in asked.items():
-        if wanted or (wanted is None and name in names):
-            values[name] = list(map(attrgetter(_FACTS[name]), rows))
+    for name, (fact, asked) in known.items():
+        if asked or (asked is None and name in names):
+            values[name] = list(map(attrgetter(fact), rows))
     if options.get("return_length", False):
         values["length"] = [len(row) for row in rows]
     if samples is not None:

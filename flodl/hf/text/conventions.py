@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from flodl.hf.errors import need
 from flodl.hf.families import FAMILIES
 from flodl.hf.families.bert import WORD_PIECES
 from flodl.hf.families.family import IDS, Family, Words
@@ -125,20 +124,13 @@ def settle(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
     """
     if _is_plain(files):
         return
-    tk = need("tokenizers")
     steps = tokenizer.normalizer
     if _is(steps, "BertNormalizer"):
-        told = {
-            "lowercase": flag(files, "do_lower_case", steps.lowercase),
-            "strip_accents": flag(files, "strip_accents", steps.strip_accents),
-            "handle_chinese_chars": flag(
-                files, "tokenize_chinese_chars", steps.handle_chinese_chars
-            ),
-        }
-        if any(getattr(steps, name) != value for name, value in told.items()):
-            tokenizer.normalizer = tk.normalizers.BertNormalizer(
-                clean_text=steps.clean_text, **told
-            )
+        steps.lowercase = flag(files, "do_lower_case", steps.lowercase)
+        steps.strip_accents = flag(files, "strip_accents", steps.strip_accents)
+        chinese = flag(files, "tokenize_chinese_chars", steps.handle_chinese_chars)
+        steps.handle_chinese_chars = chinese
+        tokenizer.normalizer = steps
     splits = tokenizer.pre_tokenizer
     if _is(splits, "ByteLevel"):
         spaced = bool(flag(files, "add_prefix_space", splits.add_prefix_space))

@@ -65,9 +65,18 @@ class TokenizerSource:
         self.files = files
         # A caller's tokenizer must stay as it is.
         self.inner = working_copy(inner) if inner.padding or inner.truncation else inner
-        self.length = self._length()
+        # A truncation section only holds what the last call before saving used. So it counts only
+        # if the settings give no length and do not say that there is no limit.
+        if files is None or files.mapping(SETTINGS).get("model_max_length") is None:
+            cut = self._truncation
+            self.length = None if cut is None else int(cut["max_length"])
+        else:
+            self.length = files.model_max_length()
         self.usual_pad_id = self._usual_id("pad")
-        self.pad_id = self._pad_id()
+        named = self._named.get("pad")
+        self.pad_id: int | None = None if named is None else self.inner.token_to_id(named)
+        if self._padding is not None:
+            self.pad_id = int(self._padding["pad_id"])
 
     @property
     def where(self) -> str:
@@ -155,20 +164,6 @@ class TokenizerSource:
         return {"tokenizer_class": "PreTrainedTokenizerFast"} | {
             name: token for name, token in named.items() if token is not None
         }
-
-    def _length(self) -> int | None:
-        # A truncation section only holds what the last call before saving used. So it counts only
-        # if the settings give no length and do not say that there is no limit.
-        files = self.files
-        if files is not None and files.mapping(SETTINGS).get("model_max_length") is not None:
-            return files.model_max_length()
-        return None if self._truncation is None else int(self._truncation["max_length"])
-
-    def _pad_id(self) -> int | None:
-        if self._padding is not None:
-            return int(self._padding["pad_id"])
-        named = self._named.get("pad")
-        return None if named is None else self.inner.token_to_id(named)
 
     def _usual_id(self, role: str) -> int | None:
         """The id of the role's usual token; a token marked as special comes first."""
