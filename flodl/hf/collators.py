@@ -242,4 +242,4 @@ def align_labels(
             if all_pieces or word != before:
                 labels[row][column] = known[word]
             before = word
-    return torch.tensor(labels, device=ids.device)
+    return torch.tensor(labels, dtype=torch.int64, device=ids.device).reshape(ids.shape)

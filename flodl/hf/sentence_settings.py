@@ -100,7 +100,9 @@ def sentence_settings(checkpoint: Checkpoint) -> SentenceSettings | None:
     pooling_file = _inside(modules["Pooling"].strip("/"), "config.json")
     pooling = _object(checkpoint, pooling_file)
     others = _object(checkpoint, _PROMPTS)
-    prompt = _prompt(others)
+    prompts = others.get("prompts")
+    prompts = prompts if isinstance(prompts, dict) else {}
+    prompt = _prompt(others.get("default_prompt_name"), prompts)
     if prompt and not pooling.get("include_prompt", True):
         raise ConfigError(
             f"{checkpoint.name}/{pooling_file}: include_prompt false is not supported with a "
@@ -113,7 +115,7 @@ def sentence_settings(checkpoint: Checkpoint) -> SentenceSettings | None:
         lower_case=bool(model.get("do_lower_case", False)),
         prompt=prompt,
         subfolder=subfolder,
-        prompts=_prompts(others),
+        prompts={str(name): str(text or "") for name, text in prompts.items()},
         include_prompt=bool(pooling.get("include_prompt", True)),
         similarity=_similarity(others),
     )
@@ -218,21 +220,12 @@ def _max_length(config: dict[str, Any], where: str) -> int | None:
     raise ConfigError(f"{where}: max_seq_length must be a positive number, got {length!r}")
 
 
-def _prompt(config: dict[str, Any]) -> str:
-    name, prompts = config.get("default_prompt_name"), config.get("prompts")
-    if name is None:
-        return ""
-    if not isinstance(prompts, dict) or not isinstance(prompts.get(name), str):
+def _prompt(name: Any, prompts: dict[Any, Any]) -> str:
+    """The prompt of a name; empty for no name."""
+    text = "" if name is None else prompts.get(name)
+    if not isinstance(text, str):
         raise ConfigError(f"{_PROMPTS}: default_prompt_name {name!r} is not one of its prompts")
-    return str(prompts[name])
-
-
-def _prompts(config: dict[str, Any]) -> dict[str, str]:
-    """The prompts by name; those that add nothing are there too."""
-    prompts = config.get("prompts")
-    if not isinstance(prompts, dict):
-        return {}
-    return {str(name): str(text or "") for name, text in prompts.items()}
+    return text
 
 
 def _similarity(config: dict[str, Any]) -> Similarity:
