@@ -1,4 +1,4 @@
-"""One run as the page shows it: a row of a table, and its metrics by epoch."""
+"""One run as the page shows it: a row of a table."""
 
 from __future__ import annotations
 
@@ -52,10 +52,9 @@ def signature(path: Path) -> str:
 
 
 def row(run: Run) -> dict[str, Any]:
-    """A run as JSON data. Numbers that are not finite are text, secrets are left out."""
+    """The files of a run as JSON data; nan and infinities are text, secrets are left out."""
     steps = StepFiles.read(run.path)
     return {
-        **moment(run),
         "name": run.name,
         "title": run.title,
         "started": run.record["started"],
@@ -79,18 +78,6 @@ def row(run: Run) -> dict[str, Any]:
 def moment(run: Run) -> dict[str, Any]:
     """What depends on the moment and on the working directory, not only on the files of a run."""
     return {"state": run.state, "seconds": run.seconds, "path": str(shortened(run.path))}
-
-
-def table(run: Run) -> dict[str, list[Any]]:
-    """The metrics of a run by epoch, as columns: epoch, seconds, steps, and each metric."""
-    metrics = run.metrics
-    return {
-        "epoch": [epoch for epoch, _ in metrics.rows],
-        "seconds": list(metrics.seconds),
-        "steps": list(metrics.steps),
-        "values": [[_cell(row.get(name)) for name in metrics.names] for _, row in metrics.rows],
-        "names": metrics.names,
-    }
 
 
 def _measured(run: Run) -> dict[str, dict[str, Any]]:

@@ -10,9 +10,9 @@ import torch
 
 from flodl.errors import StateError
 from flodl.monitor import Monitor
-from flodl.monitor.media import MediaFolderSink, MediaRecord, MediaStore, Text
-from flodl.monitor.media.folder import path_of
-from flodl.monitor.media.store import embedded
+from flodl.monitor.media.folder import MediaFolderSink, path_of
+from flodl.monitor.media.records import MediaRecord, Text
+from flodl.monitor.media.store import MediaStore, embedded
 from flodl.monitor.records import RunInfo
 from tests.rows import each_row
 
