@@ -74,7 +74,7 @@ class RunsPage:
             found = self._catalog.by_ids({int(word[:9])})
             if found:
                 own = self._pages.setdefault(found[0].path, RunPage(found[0].path))
-                return own.answer(request.below(f"/{rest}"), closing)
+                return own.answer(request._replace(path=f"/{rest}"), closing)
         raise Refused(HTTPStatus.NOT_FOUND, "there is nothing at this address")
 
 

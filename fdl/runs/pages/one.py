@@ -25,7 +25,7 @@ from urllib.parse import urlencode
 
 from fdl.base import page_assets
 from fdl.base.files import inside, open_own, read_json
-from fdl.runs.pages.rows import PAGE as FOLDER
+from fdl.runs.pages.rows import PAGE as FOLDER, mark
 from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json
 from fdl.runs.run import REPORT
 from fdl.runs.step_files import Pieces, StepFiles
@@ -259,7 +259,8 @@ class _News:
         self._newest: dict[str, bytes] = {}
         self._events: deque[bytes] = deque(maxlen=_EVENTS_KEPT)
         self._count = 0
-        self._media = self._media_mark()
+        self._media_index = str(run / _MEDIA / "index.json")
+        self._media = mark(self._media_index)
         self._places = _sizes(StepFiles.read(run))
 
     def join(self) -> tuple[bytes, int]:
@@ -303,8 +304,8 @@ class _News:
             if self._newest.get(name) != event:
                 self._newest[name] = event
                 yield event
-        if self._media != (mark := self._media_mark()):
-            self._media = mark
+        if self._media != (media := mark(self._media_index)):
+            self._media = media
             yield _event("media", "{}")
         files = StepFiles.read(self._run)
         series = []
@@ -316,13 +317,6 @@ class _News:
             self._places[name] = size
         if series:
             yield _event("steps", json.dumps({"series": series, "clock": _clock(files, last=True)}))
-
-    def _media_mark(self) -> tuple[int, int]:
-        try:
-            found = (self._run / _MEDIA / "index.json").stat()
-        except OSError:
-            return 0, 0
-        return found.st_mtime_ns, found.st_size
 
 
 def _sizes(files: StepFiles) -> dict[str, int]:

@@ -88,10 +88,6 @@ class Request(NamedTuple):
         text = f"{name}={self.text(name):.40}: not a number"
         raise Refused(HTTPStatus.BAD_REQUEST, text)
 
-    def below(self, path: str) -> Request:
-        """The same request for a part of the site."""
-        return self._replace(path=path)
-
 
 class Answer(NamedTuple):
     """What a request is answered with."""

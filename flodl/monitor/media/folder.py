@@ -35,8 +35,8 @@ class MediaFolderSink(Sink):
     ``index.json``                            what there is: kind, name, and steps with their files
     ========================================  ==================================================
 
-    The folder is made with the first record. An existing index is continued: a run that was started
-    again in its folder loses nothing.
+    The folder is made with the first record. An existing index is continued: the records of a run
+    that was started again in its folder are kept like new ones.
 
     Args:
         folder: Folder of the media of this run only.
