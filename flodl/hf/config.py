@@ -233,7 +233,9 @@ class EncoderConfig:
     def _take(self, data: dict[str, Any], origin: str, fields: Mapping[str, Any]) -> None:
         """Become the configuration of a JSON object in which some fields are set."""
         data = self._with(data, fields)
-        _refuse_other_models(data, origin)
+        for key, (harmless, allowed) in _OTHER_MODELS.items():
+            if data.get(key) not in harmless:
+                raise refusal(origin, key, data[key], allowed)
         self.__dict__.update(_data=data, _values=self._read(data, origin), _changes=0)
         self._check(origin)
 
@@ -465,13 +467,6 @@ def config_of(
     except UnicodeDecodeError as error:
         raise ConfigError(f"{origin}: not valid JSON: {error}") from None
     return parse_object(text, origin), origin, others
-
-
-def _refuse_other_models(data: Mapping[str, Any], origin: str) -> None:
-    """Refuse fields that change the model in a way that flodl does not have."""
-    for key, (harmless, allowed) in _OTHER_MODELS.items():
-        if data.get(key) not in harmless:
-            raise refusal(origin, key, data[key], allowed)
 
 
 def _inverted(data: Mapping[str, Any], origin: str) -> tuple[str, ...] | None:

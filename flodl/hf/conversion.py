@@ -176,13 +176,16 @@ def _add(tensors: dict[str, Tensor], file: Path, notes: list[str]) -> None:
     if isinstance(nested, Mapping):
         notes += _dropped(file, [key for key in entries if key != _NESTED])
         entries = nested
-    notes += _dropped(file, [key for key, value in entries.items() if not _counts(key, value)])
+    others = []
     for key, value in entries.items():
-        if _counts(key, value):
-            tensor = _storable(key, value, file)
-            if key in tensors:
-                raise CheckpointFormatError(f"{file}: {key} is in another shard too")
-            tensors[key] = tensor
+        if not (isinstance(key, str) and isinstance(value, Tensor)):
+            others.append(key)
+            continue
+        tensor = _storable(key, value, file)
+        if key in tensors:
+            raise CheckpointFormatError(f"{file}: {key} is in another shard too")
+        tensors[key] = tensor
+    notes += _dropped(file, others)
 
 
 def _entries(file: Path) -> Mapping[Any, Any]:
@@ -219,10 +222,6 @@ def _refused(file: Path, message: str) -> CheckpointFormatError:
         f"{file} {what}, which weights do not need: it was refused, and nothing of it was run. "
         "Take the weights from somebody who has them as safetensors"
     )
-
-
-def _counts(key: object, value: object) -> bool:
-    return isinstance(key, str) and isinstance(value, Tensor)
 
 
 def _dropped(file: Path, keys: list[Any]) -> list[str]:

@@ -225,17 +225,12 @@ def _tell(
                 "they stay; give dtype= to convert them"
             )
     if report.ignored:
-        verbose(f"{where}: not needed: {_first(report.ignored)}")
+        verbose(f"{where}: not needed: {first_of(report.ignored, _SHOWN)}")
     if report.unexpected:
         warning(
             f"{where}: {len(report.unexpected)} tensors have no place in this model: "
-            f"{_first(report.unexpected)}"
+            f"{first_of(report.unexpected, _SHOWN)}"
         )
-
-
-def _first(names: tuple[str, ...]) -> str:
-    more = f", ... and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 # --- Which tensor goes where -------------------------------------------------------------------
