@@ -15,7 +15,7 @@ from fdl.base.cache_folder import cache_folder
 from fdl.base.files import read_ahead
 from fdl.runs.find import search
 from fdl.runs.metrics import Best, Metric, Metrics
-from fdl.runs.pages.rows import READ, moment, row, signature
+from fdl.runs.pages.rows import READ, listed, moment, row, signature
 from fdl.runs.run import RUNNING, Notes, Run, Setting
 from fdl.runs.step_files import StepFiles
 from fdl.version import __version__
@@ -31,6 +31,9 @@ _FIRST_PART_SECONDS = 0.1
 """How long runs are read before the first of them are shown. Each part takes twice as long."""
 
 _READ_AHEAD = 500
+
+_MANY = 1000
+"""More new runs than these are listed by their records before their other files are read."""
 
 _CACHE = "run-pages.sqlite3"
 _SCHEMA = 5
@@ -295,14 +298,24 @@ class Catalog:
             if self._is_fresh():
                 return
             runs = {str(run.path): run for run in self._find()}
-            marks = {key: signature(run.path) for key, run in runs.items()}
             self._found = list(runs)
             for key in runs:
                 self._numbers.setdefault(key, len(self._numbers))
             self._entries = {key: one for key, one in self._entries.items() if key in runs}
-            self._publish({})
+            self._publish(self._listed(runs))
+            marks = {key: signature(run.path) for key, run in runs.items()}
             self._read({key: run for key, run in runs.items() if self._is_new(run, marks)}, marks)
             self._looked = time.monotonic()
+
+    def _listed(self, runs: Mapping[str, Run]) -> dict[str, Entry]:
+        """New runs by their records alone, if there are many; their other files are read later."""
+        new = {key: run for key, run in runs.items() if key not in self._entries}
+        if len(new) <= _MANY:
+            return {}
+        return {
+            key: Entry(self._numbers[key], run, json.dumps(listed(run)), "")
+            for key, run in new.items()
+        }
 
     def _is_new(self, run: Run, marks: Mapping[str, str]) -> bool:
         """Whether the files, the state or the curves of a run changed since it was read."""

@@ -53,18 +53,36 @@ def mark(file: str) -> str:
     return f"{found.st_mtime_ns}:{found.st_size}"
 
 
-def row(run: Run) -> dict[str, Any]:
-    """The files of a run as JSON data; nan and infinities are text, secrets are left out."""
-    steps = StepFiles.read(run.path)
+def listed(run: Run) -> dict[str, Any]:
+    """A row as far as the record of a run says it, without its other files."""
+    epochs = run.record.get("epochs")
     return {
         "name": run.name,
         "title": run.title,
         "started": run.record["started"],
         "finished": run.finished.isoformat() if run.finished else None,
         "imported_from": run.imported_from,
-        "epochs": run.epochs,
+        "epochs": epochs if isinstance(epochs, int) else 0,
         "resumed_from": run.resumed_from,
         "error": run.error[:_LONGEST_TEXT],
+        "tags": [],
+        "note": "",
+        "has_report": False,
+        "has_page": False,
+        "config": {},
+        "environment": {},
+        "metrics": {},
+        "has_steps": False,
+        "curves": [],
+    }
+
+
+def row(run: Run) -> dict[str, Any]:
+    """The files of a run as JSON data; nan and infinities are text, secrets are left out."""
+    steps = StepFiles.read(run.path)
+    return {
+        **listed(run),
+        "epochs": run.epochs,
         "tags": list(run.notes.tags),
         "note": run.notes.note[:_LONGEST_TEXT],
         "has_report": (run.path / REPORT).is_file(),
