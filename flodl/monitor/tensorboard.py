@@ -96,8 +96,35 @@ class TensorBoardSink:
                 self._add(tag, int(step), float(value))
 
     def media(self, record: MediaRecord) -> None:
-        """Write an image, histogram, text, table or curve."""
-        _write_media(self._writer, record, self._started + self._elapsed)
+        """Write an image, histogram, text, table or curve.
+
+        An image, a histogram and a precision-recall curve have their own dashboards. A text, a
+        table and a confusion matrix are Markdown; the matrix is also an image. Areas are scalars.
+        There is no dashboard for an ROC curve, so only its area is written.
+        """
+        content, tag, step = record.content, record.name, record.step
+        if isinstance(content, Image):
+            self._add_image(tag, step, content)
+        elif isinstance(content, Histogram):
+            facts = (content.low, content.high, content.count, content.total, content.squares)
+            bins = (content.edges()[1:], list(map(float, content.counts)))
+            self._writer.add_histogram_raw(tag, *facts, *bins, step, walltime=self._now)
+            if odd := content.nan + content.positive_infinite + content.negative_infinite:
+                self._add(f"{tag}/not_finite", step, odd)
+        elif isinstance(content, Text):
+            self._add_text(tag, step, _verbatim(content.text))
+        elif isinstance(content, Table):
+            cells = [[_cell_text(cell) for cell in row] for row in content.rows]
+            self._add_text(tag, step, _markdown_table(content.columns, cells))
+        elif isinstance(content, ConfusionMatrix):
+            self._add_image(tag, step, _picture(content))
+            if len(content.classes) <= _MOST_CLASSES:
+                named = zip(content.classes, content.counts, strict=True)
+                rows = [[name, *map(str, row)] for name, row in named]
+                heads = ["true \\ predicted", *content.classes]
+                self._add_text(tag, step, _markdown_table(heads, rows))
+        else:
+            self._add_curves(record, content)
 
     def flush(self) -> None:
         """Pass the events to the system."""
@@ -109,8 +136,34 @@ class TensorBoardSink:
         self._writer.add_text("end", end, walltime=self._started + summary.seconds)
         self._writer.close()
 
+    @property
+    def _now(self) -> float:
+        return self._started + self._elapsed
+
     def _add(self, tag: str, step: int, value: float) -> None:
-        self._writer.add_scalar(tag, value, step, walltime=self._started + self._elapsed)
+        self._writer.add_scalar(tag, value, step, walltime=self._now)
+
+    def _add_text(self, tag: str, step: int, text: str) -> None:
+        self._writer.add_text(tag, text, step, walltime=self._now)
+
+    def _add_image(self, tag: str, step: int, image: Image) -> None:
+        """Write a PNG file as it is, which `add_image` cannot do."""
+        summary = import_module("tensorboard.compat.proto.summary_pb2").Summary()
+        value = summary.value.add(tag=tag)
+        value.image.height, value.image.width = image.height, image.width
+        value.image.colorspace = image.channels
+        value.image.encoded_image_string = image.png
+        self._writer.file_writer.add_summary(summary, step, self._now)
+
+    def _add_curves(self, record: MediaRecord, content: Curves) -> None:
+        for tag, area in record.areas().items():
+            self._add(tag, record.step, area)
+        for curve in content.curves:
+            if record.kind == "pr" and curve.positives:
+                tag = record.name + (f"/{curve.name}" if curve.name else "")
+                numbers = _pr_numbers(curve)
+                more = {"num_thresholds": numbers.shape[1], "walltime": self._now}
+                self._writer.add_pr_curve_raw(tag, *numbers, record.step, **more)
 
 
 def _facts(info: RunInfo) -> Iterator[tuple[str, str]]:
@@ -136,56 +189,10 @@ def _shown(value: object) -> str:
     return f"{text}{origin}"
 
 
-def _write_media(writer: Any, record: MediaRecord, walltime: float) -> None:
-    """Write one record with a ``SummaryWriter`` of torch.
-
-    An image, a histogram and a precision-recall curve have their own dashboards. A text, a table
-    and a confusion matrix are Markdown; the matrix is also an image. Areas are scalars. There is no
-    dashboard for an ROC curve, so only its area is written.
-    """
-    content, tag, step = record.content, record.name, record.step
-    if isinstance(content, Image):
-        _add_image(writer, record, content, walltime)
-    elif isinstance(content, Histogram):
-        facts = (content.low, content.high, content.count, content.total, content.squares)
-        bins = (content.edges()[1:], list(map(float, content.counts)))
-        writer.add_histogram_raw(tag, *facts, *bins, step, walltime=walltime)
-        if odd := content.nan + content.positive_infinite + content.negative_infinite:
-            writer.add_scalar(f"{tag}/not_finite", odd, step, walltime=walltime)
-    elif isinstance(content, Text):
-        writer.add_text(tag, _verbatim(content.text), step, walltime=walltime)
-    elif isinstance(content, Table):
-        cells = [[_cell_text(cell) for cell in row] for row in content.rows]
-        writer.add_text(tag, _markdown_table(content.columns, cells), step, walltime=walltime)
-    elif isinstance(content, ConfusionMatrix):
-        _add_image(writer, record, _picture(content), walltime)
-        if len(content.classes) <= _MOST_CLASSES:
-            rows = [
-                [name, *map(str, row)]
-                for name, row in zip(content.classes, content.counts, strict=True)
-            ]
-            heads = ["true \\ predicted", *content.classes]
-            writer.add_text(tag, _markdown_table(heads, rows), step, walltime=walltime)
-    else:
-        _curves(writer, record, content, walltime)
-
-
 def _markdown_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown."""
     lines = [heading, ["---"] * len(heading), *rows]
     return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
-
-
-def _curves(writer: Any, record: MediaRecord, content: Curves, walltime: float) -> None:
-    for tag, area in record.areas().items():
-        writer.add_scalar(tag, area, record.step, walltime=walltime)
-    for curve in content.curves:
-        if record.kind == "pr" and curve.positives:
-            tag = record.name + (f"/{curve.name}" if curve.name else "")
-            numbers = _pr_numbers(curve)
-            writer.add_pr_curve_raw(
-                tag, *numbers, record.step, num_thresholds=numbers.shape[1], walltime=walltime
-            )
 
 
 def _pr_numbers(curve: Curve) -> Any:
@@ -197,16 +204,6 @@ def _pr_numbers(curve: Curve) -> Any:
     return np.stack(
         [true, false, curve.negatives - false, curve.positives - true, precision, recall]
     )
-
-
-def _add_image(writer: Any, record: MediaRecord, image: Image, walltime: float) -> None:
-    """Write a PNG file as it is, which `add_image` cannot do."""
-    summary = import_module("tensorboard.compat.proto.summary_pb2").Summary()
-    value = summary.value.add(tag=record.name)
-    value.image.height, value.image.width = image.height, image.width
-    value.image.colorspace = image.channels
-    value.image.encoded_image_string = image.png
-    writer.file_writer.add_summary(summary, record.step, walltime)
 
 
 def _picture(matrix: ConfusionMatrix) -> Image:
