@@ -6,11 +6,11 @@ import copy
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from fdl.base.files import replacing
+from fdl.base.files import put
 from flodl.hf.config_fields import (
     DEFAULT_WIDTH,
     LABEL_FIELDS,
@@ -22,11 +22,11 @@ from flodl.hf.config_fields import (
     Refused,
     activation_name,
     amount,
-    class_names,
     contradiction,
     default_labels,
     flag,
     labels_of,
+    names_from_ids,
     names_from_names,
     one_of,
     parsed,
@@ -61,6 +61,15 @@ _ELSEWHERE: Final = {
     "push_to_hub": "write a folder with save_pretrained, then huggingface_hub.upload_folder",
 }
 """Names of transformers that have another name here -> what to write instead."""
+
+_OTHER_MODELS: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
+    "position_embedding_type": ((None, "absolute"), "'absolute'"),
+    "is_decoder": ((None, False), "false; decoders are not supported"),
+    "add_cross_attention": ((None, False), "false; decoders are not supported"),
+    "pruned_heads": ((None, {}, []), "empty: heads cannot be pruned"),
+    "quantization_config": ((None,), "absent; use a checkpoint that is not quantized"),
+}
+"""Fields that make another model -> the values that do not, and how messages say that."""
 
 SINGLE_LABEL: Final = "single_label_classification"
 PROBLEM_TYPES: Final = ("regression", SINGLE_LABEL, "multi_label_classification")
@@ -124,7 +133,12 @@ class EncoderConfig:
     dtype: str | None = text(default=None, aliases=("torch_dtype",))
     architectures: tuple[str, ...] = parsed(texts, "a list of class names, or null", default=None)
     _number: int | None = whole(default=None, most=MOST_LABELS, nullable=True, key="num_labels")
-    _names: tuple[str, ...] | None = class_names()
+    _names: tuple[str, ...] | None = parsed(
+        names_from_ids,
+        "an object with contiguous ids 0 to N-1 as keys and texts as values, or null",
+        default=None,
+        key="id2label",
+    )
 
     _specs: ClassVar[Mapping[str, FieldSpec]]
     _spellings: ClassVar[Mapping[str, str]]
@@ -219,13 +233,21 @@ class EncoderConfig:
     def _take(self, data: dict[str, Any], origin: str, fields: Mapping[str, Any]) -> None:
         """Become the configuration of a JSON object in which some fields are set."""
         data = self._with(data, fields)
-        _refuse_other_models(data, origin)
+        for key, (harmless, allowed) in _OTHER_MODELS.items():
+            if data.get(key) not in harmless:
+                raise refusal(origin, key, data[key], allowed)
         self.__dict__.update(_data=data, _values=self._read(data, origin), _changes=0)
-        self.check(origin)
+        self._check(origin)
 
-    def _put(self, fields: Mapping[str, Any]) -> None:
-        """Set fields. Each must have a possible value; whether they fit together is asked later."""
-        data = self._with(copy.deepcopy(self._data), fields)
+    def update(self, config_dict: Mapping[str, Any]) -> None:
+        """Set several fields, all of them or none.
+
+        Each must have a possible value. Whether they fit together is asked when a model is built.
+
+        Raises:
+            ConfigError: A field has an impossible value.
+        """
+        data = self._with(copy.deepcopy(self._data), config_dict)
         values = self._read(data, type(self).__name__)
         self.__dict__.update(_data=data, _values=values, _changes=self._changes + 1)
 
@@ -235,7 +257,9 @@ class EncoderConfig:
             put_labels(data, labels_of(fields, data))
         for given, value in fields.items():
             name = self._spellings.get(given, given)
-            if name in self._specs:
+            if name == "_names":
+                put_labels(data, value)
+            elif name in self._specs:
                 self._specs[name].put(data, value)
             elif name not in LABEL_FIELDS:
                 data[name] = value
@@ -258,7 +282,7 @@ class EncoderConfig:
         elif name.startswith("__"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r} to set")
         else:
-            self._put({name: value})
+            self.update({name: value})
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__") and "_data" in self.__dict__:
@@ -276,14 +300,6 @@ class EncoderConfig:
         """Whether models of the family have this field."""
         return any(name in names for names in (cls._specs, cls._spellings, LABEL_FIELDS, _USUAL))
 
-    def update(self, config_dict: Mapping[str, Any]) -> None:
-        """Set several fields, all of them or none.
-
-        Raises:
-            ConfigError: A field has an impossible value.
-        """
-        self._put(config_dict)
-
     def replace(self, **fields: Any) -> Self:
         """A configuration with other values; this one stays.
 
@@ -298,7 +314,7 @@ class EncoderConfig:
         unknown = sorted(set(fields) - set(self._specs) - set(LABEL_FIELDS))
         if unknown:
             raise TypeError(f"{type(self).__name__} has no field {', '.join(unknown)} to set")
-        return self._from_mapping(copy.deepcopy(self._data), type(self).__name__, fields)
+        return self.from_dict(self._data, **fields)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EncoderConfig) or type(other) is not type(self):
@@ -345,10 +361,7 @@ class EncoderConfig:
         Raises:
             OSError: The system refused.
         """
-        folder = Path(save_directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / "config.json") as file:
-            file.write(self.to_json_string().encode())
+        put(Path(save_directory, "config.json"), self.to_json_string().encode())
 
     # --- Labels ----------------------------------------------------------------------------
 
@@ -359,7 +372,7 @@ class EncoderConfig:
 
     @num_labels.setter
     def num_labels(self, number: int) -> None:
-        self._put({"num_labels": number})
+        self.update({"num_labels": number})
 
     @property
     def id2label(self) -> dict[int, str]:
@@ -369,7 +382,7 @@ class EncoderConfig:
 
     @id2label.setter
     def id2label(self, names: Labels | None) -> None:
-        self._put({"id2label": names})
+        self.update({"id2label": names})
 
     @property
     def label2id(self) -> dict[str, int]:
@@ -378,7 +391,7 @@ class EncoderConfig:
 
     @label2id.setter
     def label2id(self, numbers: Mapping[str, int] | None) -> None:
-        self._put({"label2id": numbers})
+        self.update({"label2id": numbers})
 
     def labels_for(self, checkpoint_rows: int | None = None) -> tuple[str, ...]:
         """The names of a head's classes, one for each of its outputs.
@@ -407,7 +420,7 @@ class EncoderConfig:
 
     # --- Checks ----------------------------------------------------------------------------
 
-    def check(self, origin: str | None = None) -> None:
+    def _check(self, origin: str) -> None:
         """Check that the fields fit together.
 
         Args:
@@ -416,7 +429,6 @@ class EncoderConfig:
         Raises:
             ConfigError: No model can be built.
         """
-        origin = origin or type(self).__name__
         if self.hidden_size % self.num_attention_heads:
             raise ConfigError(
                 f"{origin}: {self._spelled('hidden_size')} is {self.hidden_size}, which "
@@ -455,25 +467,6 @@ def config_of(
     except UnicodeDecodeError as error:
         raise ConfigError(f"{origin}: not valid JSON: {error}") from None
     return parse_object(text, origin), origin, others
-
-
-def _refuse_other_models(data: Mapping[str, Any], origin: str) -> None:
-    """Refuse fields that change the model in a way that flodl does not have."""
-    positions = data.get("position_embedding_type")
-    if positions not in (None, "absolute"):
-        raise refusal(origin, "position_embedding_type", positions, "'absolute'")
-    for key in ("is_decoder", "add_cross_attention"):
-        if data.get(key) not in (None, False):
-            raise refusal(origin, key, data[key], "false; decoders are not supported")
-    if data.get("pruned_heads") not in (None, {}, []):
-        raise refusal(origin, "pruned_heads", data["pruned_heads"], "empty: heads cannot be pruned")
-    if data.get("quantization_config") is not None:
-        raise refusal(
-            origin,
-            "quantization_config",
-            data["quantization_config"],
-            "absent; use a checkpoint that is not quantized",
-        )
 
 
 def _inverted(data: Mapping[str, Any], origin: str) -> tuple[str, ...] | None:
@@ -531,20 +524,10 @@ def json_text(data: Mapping[str, Any]) -> str:
     return json.dumps(data, indent=2, sort_keys=True) + "\n"
 
 
-def _is_deep(data: Any) -> bool:
-    """Whether the value is nested so deep that Python could not write it."""
-    level = [data]
-    for _ in range(_DEEPEST):
-        level = [child for item in level for child in _children(item)]
-        if not level:
-            return False
-    return True
-
-
-def _children(item: Any) -> Iterable[Any]:
-    if isinstance(item, dict):
-        return item.values()
-    return item if isinstance(item, list) else ()
+def _is_deep(item: Any, levels: int = _DEEPEST) -> bool:
+    """Whether a value is nested so deep that Python could not write it."""
+    children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+    return not levels or any(_is_deep(child, levels - 1) for child in children)
 
 
 def _too_deep(origin: str) -> ConfigError:

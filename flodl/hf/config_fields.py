@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from flodl.hf.errors import ConfigError
 from flodl.hf.layers.activations import ACTIVATIONS
@@ -33,6 +33,14 @@ class Refused(Exception):  # noqa: N818 - it never leaves this package
     """A value is not allowed in a field; the text may say what is allowed."""
 
 
+REQUIRED: Final = object()
+"""The default of a field that every file must have."""
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
 @dataclass(eq=False, slots=True)
 class FieldSpec:
     """One field of a file, and the attribute of a configuration that reads and sets it.
@@ -41,20 +49,20 @@ class FieldSpec:
         read: Turns the JSON value into the attribute, or raises ``Refused``.
         allowed: The values that ``read`` accepts, for messages.
         write: Turns an attribute into the JSON value.
-        key: The name in the file.
+        default: The JSON value if no name is present.
+        key: The name in the file; that of the attribute if it is empty.
         aliases: Other names, used if ``key`` is absent or null.
-        default: The JSON value if no name is present; ``MISSING`` if the field is required.
         inherits: The attribute whose value is used for null.
-        name: The attribute; the name in the file too, if ``key`` is empty.
+        name: The attribute.
     """
 
     read: Callable[[Any], Any]
     allowed: str
-    write: Callable[[Any], Any]
-    key: str
-    aliases: tuple[str, ...]
-    default: Any
-    inherits: str | None
+    write: Callable[[Any], Any] = _plain
+    default: Any = REQUIRED
+    key: str = ""
+    aliases: tuple[str, ...] = ()
+    inherits: str | None = None
     name: str = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -65,7 +73,7 @@ class FieldSpec:
         return self if config is None else config._values[self.name]
 
     def __set__(self, config: EncoderConfig, value: Any) -> None:
-        config._put({self.name: value})
+        config.update({self.name: value})
 
     def value_in(self, data: Mapping[str, Any], origin: str) -> Any:
         """The attribute, read from the file.
@@ -79,7 +87,7 @@ class FieldSpec:
                 if not is_there or data[name] is not None:
                     key, value = name, data[name]
                 is_there = True
-        if value is MISSING:
+        if value is REQUIRED:
             raise ConfigError(f"{origin}: {key!r} is missing; it must be {self.allowed}")
         try:
             return self.read(value)
@@ -136,74 +144,72 @@ class Plain:
 
 
 _NUMBER: Final = (int, float)
-finite: Final = Plain(_NUMBER, -sys.float_info.max, sys.float_info.max)
-"""Reads a finite number."""
+
+
+class Told(TypedDict, total=False):
+    """What a declaration may say of every field; see :class:`FieldSpec`."""
+
+    default: Any
+    key: str
+    aliases: tuple[str, ...]
+    inherits: str | None
 
 
 def whole(
-    *,
-    default: Any = MISSING,
-    key: str = "",
-    aliases: tuple[str, ...] = (),
-    least: int = 1,
-    most: int = _MOST,
-    nullable: bool = False,
-    inherits: str | None = None,
+    *, least: int = 1, most: int = _MOST, nullable: bool = False, **told: Unpack[Told]
 ) -> Any:
     """A whole number from ``least`` to ``most``; JSON ``true`` and ``8.0`` are refused."""
     read = Plain((int,), least, most, nullable=nullable)
-    allowed = f"a whole number from {least} to {most}"
-    return _declare(read, allowed, default, key, aliases, inherits)
+    return _declare(read, f"a whole number from {least} to {most}", **told)
 
 
-def rate(
-    *, default: Any = MISSING, key: str = "", nullable: bool = False, inherits: str | None = None
-) -> Any:
+def rate(*, nullable: bool = False, **told: Unpack[Told]) -> Any:
     """A dropout probability, 0 to 1."""
     read = Plain(_NUMBER, 0, 1, nullable=nullable)
-    return _declare(read, "a number from 0 to 1", default, key, (), inherits, _as_float)
+    return _declare(read, "a number from 0 to 1", _as_float, **told)
 
 
-def amount(*, default: Any = MISSING, key: str = "", nullable: bool = False) -> Any:
+def amount(*, nullable: bool = False, **told: Unpack[Told]) -> Any:
     """A finite number that is not negative."""
     read = Plain(_NUMBER, 0, sys.float_info.max, nullable=nullable)
-    return _declare(read, "a finite number of at least 0", default, key, write=_as_float)
+    return _declare(read, "a finite number of at least 0", _as_float, **told)
 
 
-def flag(*, default: Any = MISSING) -> Any:
+def flag(**told: Unpack[Told]) -> Any:
     """True or false."""
-    return _declare(Plain((bool,)), "true or false", default)
+    return _declare(Plain((bool,)), "true or false", **told)
 
 
-def one_of(
-    choices: Sequence[str], *, default: Any = MISSING, key: str = "", nullable: bool = False
-) -> Any:
+def one_of(choices: Sequence[str], *, nullable: bool = False, **told: Unpack[Told]) -> Any:
     """One of some words, with exactly this spelling."""
     read = Plain((str,), choices=choices, nullable=nullable)
-    return _declare(read, f"one of {', '.join(choices)}", default, key)
+    return _declare(read, f"one of {', '.join(choices)}", **told)
 
 
-def activation_name(*, default: Any = MISSING, key: str = "") -> Any:
+def activation_name(**told: Unpack[Told]) -> Any:
     """The name of an activation function; the text is kept exactly."""
-    return one_of(tuple(ACTIVATIONS), default=default, key=key)
+    return one_of(tuple(ACTIVATIONS), **told)
 
 
-def text(*, default: Any = MISSING, key: str = "", aliases: tuple[str, ...] = ()) -> Any:
+def text(**told: Unpack[Told]) -> Any:
     """A text or null."""
-    read = Plain((str,), nullable=True)
-    return _declare(read, "a text", default, key, aliases, write=_type_name)
+    return _declare(Plain((str,), nullable=True), "a text", _type_name, **told)
 
 
 def parsed(
     read: Callable[[Any], Any],
     allowed: str,
-    *,
-    default: Any = MISSING,
-    key: str = "",
-    write: Callable[[Any], Any] | None = None,
+    write: Callable[[Any], Any] = _plain,
+    **told: Unpack[Told],
 ) -> Any:
     """A field with its own reader, which also gets null."""
-    return _declare(read, allowed, default, key, write=write or _plain)
+    return FieldSpec(read, allowed, write, **told)
+
+
+def _declare(
+    read: Plain, allowed: str, write: Callable[[Any], Any] = _plain, **told: Unpack[Told]
+) -> Any:
+    return FieldSpec(read, f"{allowed}, or null" if read.nullable else allowed, write, **told)
 
 
 def texts(value: Any) -> tuple[str, ...]:
@@ -213,24 +219,6 @@ def texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not {str}.issuperset(map(type, value)):
         raise Refused
     return tuple(value)
-
-
-def _declare(
-    read: Callable[[Any], Any],
-    allowed: str,
-    default: Any,
-    key: str = "",
-    aliases: tuple[str, ...] = (),
-    inherits: str | None = None,
-    write: Callable[[Any], Any] | None = None,
-) -> Any:
-    if isinstance(read, Plain) and read.nullable:
-        allowed = f"{allowed}, or null"
-    return FieldSpec(read, allowed, write or _plain, key, aliases, default, inherits)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _type_name(value: Any) -> Any:
@@ -248,7 +236,6 @@ def _as_float(value: Any) -> Any:
 
 Labels = Sequence[str] | Mapping[int, str]
 
-_ALLOWED: Final = "an object with contiguous ids 0 to N-1 as keys and texts as values, or null"
 LABEL_FIELDS: Final = ("num_labels", "id2label", "label2id")
 DEFAULT_WIDTH: Final = 2
 """The default of transformers if it writes no labels: two, with the default names."""
@@ -275,52 +262,6 @@ def names_from_names(value: Any) -> tuple[str, ...] | None:
     return _in_order((index, name) for name, index in value.items()) if value else None
 
 
-def checked_labels(labels: Labels) -> tuple[str, ...]:
-    """Names given by a caller, as a list or by id.
-
-    Raises:
-        ConfigError: There are no names, one is not a text, or ids are not 0 to N-1.
-    """
-    try:
-        if isinstance(labels, str) or not isinstance(labels, Mapping | Sequence):
-            raise Refused("a list of names, or names by id")
-        names = _in_order(labels.items() if isinstance(labels, Mapping) else enumerate(labels))
-    except Refused as refused:
-        raise ConfigError(f"labels are {labels!r}; they must be {refused}") from None
-    if not names:
-        raise ConfigError("there are no labels; give at least one")
-    return names
-
-
-def names_by_id(numbers: Mapping[str, int]) -> tuple[str, ...]:
-    """Names given by a caller in the other direction, ``label2id``, in order.
-
-    Raises:
-        ConfigError: It is not a mapping, or ids are not 0 to N-1.
-    """
-    try:
-        names = names_from_names(numbers)
-    except Refused as refused:
-        raise ConfigError(
-            f"label2id is {numbers!r}; it must be {str(refused) or 'ids by name'}"
-        ) from None
-    return checked_labels(names or ())
-
-
-@dataclass(eq=False, slots=True)
-class ClassNames(FieldSpec):
-    """The names of the classes, which a file holds in both directions, with their number."""
-
-    def put(self, data: dict[str, Any], value: Any) -> None:
-        """Write the names in both directions, and their number."""
-        put_labels(data, value)
-
-
-def class_names() -> Any:
-    """The names of the classes by their ids, or null."""
-    return ClassNames(names_from_ids, _ALLOWED, _plain, "id2label", (), None, None)
-
-
 def put_labels(data: dict[str, Any], names: Sequence[str] | None) -> None:
     """Write the names in both directions and their number; for None, remove all three."""
     for key in ("id2label", "label2id", "num_labels"):
@@ -342,26 +283,43 @@ def labels_of(given: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[str, .
     Raises:
         ConfigError: A value is impossible, or they contradict each other.
     """
-    number, names = given.get("num_labels"), given.get("id2label")
-    if given.get("label2id") is not None:
-        inverted = names_by_id(given["label2id"])
-        if names is not None and checked_labels(names) != inverted:
-            raise ConfigError(
-                f"id2label {names!r} and label2id {given['label2id']!r} contradict each other"
-            )
-        names = inverted
-    if number is None and names is None:
-        return None
-    if number is not None and (type(number) is not int or number < 1):
+    number, names, numbers = map(given.get, LABEL_FIELDS)
+    known = None if names is None else _asked(_names_given, names, "labels are {!r}; they")
+    if numbers is not None:
+        inverted = _asked(names_from_names, numbers, "label2id is {!r}; it")
+        if known not in (None, inverted):
+            raise ConfigError(f"id2label {names!r} and label2id {numbers!r} contradict each other")
+        known = inverted
+    if number is None:
+        return known
+    if type(number) is not int or number < 1:
         raise ConfigError(f"num_labels is {number!r}; it must be a whole number of at least 1")
-    if names is not None:
-        names = checked_labels(names)
-        if number not in (None, len(names)):
-            raise ConfigError(f"num_labels is {number}, but id2label has {len(names)} names")
-        return names
-    written = data.get("id2label")
-    known = names_from_ids(written) if isinstance(written, dict) else None
-    return known if known is not None and len(known) == number else default_labels(number or 0)
+    if known is None:
+        written = data.get("id2label")
+        present = names_from_ids(written) if isinstance(written, dict) else None
+        return present if present and len(present) == number else default_labels(number)
+    if len(known) != number:
+        raise ConfigError(f"num_labels is {number}, but id2label has {len(known)} names")
+    return known
+
+
+def _names_given(labels: Labels) -> tuple[str, ...]:
+    """Read names that a caller gives, as a list or by id."""
+    if isinstance(labels, str) or not isinstance(labels, Mapping | Sequence):
+        raise Refused("a list of names, or names by id")
+    return _in_order(labels.items() if isinstance(labels, Mapping) else enumerate(labels))
+
+
+def _asked(read: Callable[[Any], tuple[str, ...] | None], value: Any, told: str) -> tuple[str, ...]:
+    """The names that a caller gives; the value is told of if it has none."""
+    try:
+        names = read(value)
+    except Refused as refused:
+        allowed = str(refused) or "ids by name"
+        raise ConfigError(f"{told.format(value)} must be {allowed}") from None
+    if not names:
+        raise ConfigError("there are no labels; give at least one")
+    return names
 
 
 def contradiction(written: int | None, names: int, checkpoint_rows: int | None) -> ConfigError:

@@ -23,8 +23,8 @@ from torch import Tensor
 from flodl.errors import FlodlError
 from flodl.hf.errors import CheckpointFormatError, first_of
 from flodl.hf.hub import converted_file, locate
+from flodl.hf.sentence_settings import COMPANIONS, companions_of
 from flodl.hf.source import (
-    COMPANIONS,
     CONFIG,
     INDEX,
     PICKLES,
@@ -32,14 +32,13 @@ from flodl.hf.source import (
     Access,
     Checkpoint,
     Directory,
-    companions_of,
     copy_files,
     new_directory,
     shard_names,
 )
 from flodl.hf.weights.keys import is_alias, other_names
 from flodl.hf.weights.stored import TORCH_DTYPES, read_header, same_bytes
-from flodl.hf.weights.writing import write_file
+from flodl.hf.weights.writing import apart, write_file
 
 _SINGLE, _INDEX = PICKLES
 _NESTED = "state_dict"
@@ -111,7 +110,7 @@ def convert(
     with new_directory(target.parent):
         copy_files(beside, target.parent)
         # Write the weights last: if they are there, all other files are there too.
-        write_file(_apart(tensors), target)
+        write_file(apart(tensors), target)
     return Converted(target, written=True, tensors=len(tensors), notes=tuple(notes))
 
 
@@ -176,13 +175,16 @@ def _add(tensors: dict[str, Tensor], file: Path, notes: list[str]) -> None:
     if isinstance(nested, Mapping):
         notes += _dropped(file, [key for key in entries if key != _NESTED])
         entries = nested
-    notes += _dropped(file, [key for key, value in entries.items() if not _counts(key, value)])
+    others = []
     for key, value in entries.items():
-        if _counts(key, value):
-            tensor = _storable(key, value, file)
-            if key in tensors:
-                raise CheckpointFormatError(f"{file}: {key} is in another shard too")
-            tensors[key] = tensor
+        if not (isinstance(key, str) and isinstance(value, Tensor)):
+            others.append(key)
+            continue
+        tensor = _storable(key, value, file)
+        if key in tensors:
+            raise CheckpointFormatError(f"{file}: {key} is in another shard too")
+        tensors[key] = tensor
+    notes += _dropped(file, others)
 
 
 def _entries(file: Path) -> Mapping[Any, Any]:
@@ -221,10 +223,6 @@ def _refused(file: Path, message: str) -> CheckpointFormatError:
     )
 
 
-def _counts(key: object, value: object) -> bool:
-    return isinstance(key, str) and isinstance(value, Tensor)
-
-
 def _dropped(file: Path, keys: list[Any]) -> list[str]:
     if not keys:
         return []
@@ -237,7 +235,7 @@ def _shown(key: Any) -> str:
 
 
 def _storable(key: str, tensor: Tensor, file: Path) -> Tensor:
-    if key == _RESERVED or not _is_text(key):
+    if key == _RESERVED or key.encode(errors="ignore").decode() != key:
         raise CheckpointFormatError(
             f"{file} calls a tensor {key!r}, which is not a valid name in a safetensors file"
         )
@@ -255,15 +253,6 @@ def _storable(key: str, tensor: Tensor, file: Path) -> Tensor:
             f"{file.stat().st_size}: it repeats a few values, so it does not hold weights"
         )
     return tensor.detach()
-
-
-def _is_text(key: str) -> bool:
-    """Whether the key can be encoded as UTF-8."""
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 # Names for the same tensor
@@ -288,15 +277,3 @@ def _without_aliases(tensors: dict[str, Tensor]) -> list[str]:
             del tensors[key]
             removed.append(key)
     return [f"left out {key}: it is another name of a tensor that is there" for key in removed]
-
-
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, contiguous and each with separate memory."""
-    own: dict[str, Tensor] = {}
-    taken: set[int] = set()
-    for key, tensor in tensors.items():
-        compact = tensor.contiguous()
-        place = compact.untyped_storage().data_ptr()
-        own[key] = compact.clone() if place in taken else compact
-        taken.add(place)
-    return own

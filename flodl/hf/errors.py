@@ -84,7 +84,7 @@ class CheckpointMismatchError(CheckpointError):
 
 def first_of(names: Sequence[str], most: int = 5) -> str:
     """The first names of a list, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
+    more = f", ... and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from fdl.base.files import replacing
+from fdl.base.files import put as put_file
 from flodl.checkpoint import checkpoint_metadata
 from flodl.checkpoint.files import config_sidecar, read_file_header
 from flodl.errors import FlodlError
@@ -18,15 +18,14 @@ from flodl.hf.config import json_text
 from flodl.hf.errors import CheckpointMismatchError, ConfigError, first_of
 from flodl.hf.families import AutoConfig, DebertaV2Config, EncoderConfig
 from flodl.hf.head_kind import HeadKind, named_head
-from flodl.hf.opening import HeadOpening, open_model, with_head
+from flodl.hf.opening import open_model, with_head
+from flodl.hf.sentence_settings import COMPANIONS, companions_of
 from flodl.hf.source import (
-    COMPANIONS,
     CONFIG,
     INDEX,
     WEIGHTS,
     Checkpoint,
     Directory,
-    companions_of,
     copy_files,
     new_directory,
     read_text,
@@ -35,6 +34,7 @@ from flodl.hf.text.files import OWN_NAMES
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 from flodl.hf.weights.fill import LoadReport
 from flodl.hf.weights.keys import keys_have_pooler, put, slots_of
+from flodl.hf.weights.stored import promoted
 from flodl.hf.weights.writing import save_safetensors_file_from_graph
 
 SOURCE_CONFIG = "config.source.json"
@@ -104,7 +104,7 @@ def write_model(
         save_safetensors_file_from_graph(graph, out / WEIGHTS, max_shard_size=max_shard_size)
         copied = {} if companions is None else companions_of(companions)
         copy_files(copied, out)
-        _write(out / CONFIG, text.encode())
+        put_file(out / CONFIG, text.encode())
     weights = [file.name for file in out.glob("model*.safetensors*")]
     return (CONFIG, *sorted(weights), *copied)
 
@@ -181,19 +181,31 @@ def export_command(
     """
     if not force:
         _refuse_to_replace(out, "--force replaces them, or name another --out")
+    kept = None
     if checkpoint is None:
-        return _export_of_hub(str(hub), out, head, revision, dtype, max_shard_size)
-    text = _text_of_config(checkpoint, config)
-    graph, notes = load_trained(checkpoint, text, str(config or config_sidecar(checkpoint)))
-    if dtype is not None:
-        graph.to(getattr(torch, dtype))
-    beside = Directory(checkpoint.resolve().parent)
-    text_of_model = str(graph.source_config)
-    files = write_model(graph, text_of_model, out, companions=beside, max_shard_size=max_shard_size)
-    if preserve_source_config:
-        _write(out / SOURCE_CONFIG, text.encode())
+        opened = open_model(str(hub), head, {"revision": revision, "dtype": dtype})
+        graph, companions = opened.graph, opened.checkpoint
+        fields = opened.config.source
+        if not companions.is_local:
+            fields |= {SOURCE_REPO: companions.name, SOURCE_REVISION: companions.commit}
+        text = json_text(fields)
+        report: LoadReport = graph.__dict__["load_report"]
+        notes = _listed("left out", report.unexpected)
+    else:
+        kept = _text_of_config(checkpoint, config)
+        graph, notes = load_trained(checkpoint, kept, str(config or config_sidecar(checkpoint)))
+        if dtype is not None:
+            graph.to(getattr(torch, dtype))
+        text, companions = str(graph.source_config), Directory(checkpoint.resolve().parent)
+    files = write_model(graph, text, out, companions=companions, max_shard_size=max_shard_size)
+    if preserve_source_config and kept is not None:
+        put_file(out / SOURCE_CONFIG, kept.encode())
         files = (*files, SOURCE_CONFIG)
-    return _told(graph, out, files, notes)
+    if not any(name in COMPANIONS for name in files):
+        notes.append("no tokenizer files were found: the export works on token ids only")
+    architecture = AutoConfig.from_json_str(text).architectures[0]
+    tensors = len({id(slot.tensor) for slot in slots_of(graph)})
+    return Exported(out, architecture, tensors, files, tuple(notes))
 
 
 def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph, list[str]]:
@@ -231,34 +243,6 @@ def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph
     return graph.eval(), [f"{checkpoint.name}: {counts}", *_listed("skipped", report.skipped)]
 
 
-def _export_of_hub(
-    src: str,
-    out: Path,
-    head: HeadKind | None,
-    revision: str | None,
-    dtype: str | None,
-    max_shard_size: str | None,
-) -> Exported:
-    options: HeadOpening = {"revision": revision, "dtype": dtype}
-    opened = open_model(src, head, options)
-    source = opened.checkpoint
-    fields = opened.config.source
-    if not source.is_local:
-        fields |= {SOURCE_REPO: source.name, SOURCE_REVISION: source.commit}
-    text = json_text(fields)
-    files = write_model(opened.graph, text, out, companions=source, max_shard_size=max_shard_size)
-    report: LoadReport = opened.graph.__dict__["load_report"]
-    return _told(opened.graph, out, files, _listed("left out", report.unexpected))
-
-
-def _told(graph: Graph, out: Path, files: Sequence[str], notes: list[str]) -> Exported:
-    config = AutoConfig.from_json_str(str(graph.source_config))
-    if not any(name in COMPANIONS for name in files):
-        notes = [*notes, "no tokenizer files were found: the export works on token ids only"]
-    tensors = len({id(slot.tensor) for slot in slots_of(graph)})
-    return Exported(out, config.architectures[0], tensors, tuple(files), tuple(notes))
-
-
 def _listed(what: str, names: Iterable[str]) -> list[str]:
     listed = list(names)
     return [f"{what}: {first_of(listed)}"] if listed else []
@@ -274,21 +258,12 @@ def exported_config(config: EncoderConfig, graph: Graph) -> str:
     fields = config.source
     for key in _OF_ELSEWHERE:
         fields.pop(key, None)
-    dtype = str(_common_dtype(graph)).removeprefix("torch.")
+    common = promoted(graph.state_dict().values()) or torch.float32
+    dtype = str(common).removeprefix("torch.")
     fields["torch_dtype"] = dtype
     if "dtype" in fields:
         fields["dtype"] = dtype
     return json_text(fields)
-
-
-def _common_dtype(graph: Graph) -> torch.dtype:
-    """The dtype of the tensors; if there are several, the smallest that holds them all."""
-    common: torch.dtype | None = None
-    for tensor in graph.state_dict().values():
-        if tensor.is_floating_point():
-            dtype = tensor.dtype
-            common = dtype if common is None else torch.promote_types(common, dtype)
-    return common or torch.float32
 
 
 def _without_source(config: EncoderConfig) -> EncoderConfig:
@@ -321,8 +296,3 @@ def _refuse_to_replace(out: Path, remedy: str) -> None:
     there = [name for name in (CONFIG, WEIGHTS, INDEX) if (out / name).exists()]
     if there:
         raise FlodlError(f"{out} holds {', '.join(there)} already: {remedy}")
-
-
-def _write(target: Path, content: bytes) -> None:
-    with replacing(target) as file:
-        file.write(content)

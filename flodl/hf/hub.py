@@ -24,8 +24,8 @@ from flodl import log
 from flodl.hf import hub_errors
 from flodl.hf.errors import CheckpointFormatError, FileNotFoundOnHub, HubError, HubOffline, need
 from flodl.hf.hub_errors import Unreachable
+from flodl.hf.sentence_settings import COMPANIONS
 from flodl.hf.source import (
-    COMPANIONS,
     CONFIG,
     INDEX,
     PICKLES,
@@ -237,9 +237,8 @@ class Repository(Checkpoint):
             raise CheckpointFormatError(f"{self.name}: {WEIGHTS} has no sound header") from None
         except Exception as error:
             failure = self._translated(error, WEIGHTS)
-            if isinstance(failure, Unreachable):
-                failure = self._offline(WEIGHTS)
-            raise failure from None
+            gone = isinstance(failure, Unreachable)
+            raise (self._offline(WEIGHTS) if gone else failure) from None
         return [header.tensors for header in told.files_metadata.values()]
 
     def _inside(self, name: str) -> str:
@@ -284,14 +283,11 @@ class Repository(Checkpoint):
     def _commit_of(self, full: str) -> str:
         try:
             commit = self._metadata(full, self._revision).commit_hash
-        except Exception as error:
-            failure = self._translated(error, full)
-            if not isinstance(failure, FileNotFoundOnHub):
-                raise failure from None
+        except FileNotFoundOnHub as missing:
             # The file is missing, but the response still tells the commit of the revision.
-            commit = hub_errors.header(error, "X-Repo-Commit")
+            commit = hub_errors.header(missing.__context__, "X-Repo-Commit")
             if commit is None:
-                raise failure from None
+                raise
         if commit is None:
             raise Unreachable("the endpoint is not a Hugging Face Hub: no X-Repo-Commit")
         if not _COMMIT.fullmatch(commit):
@@ -352,25 +348,29 @@ class Repository(Checkpoint):
     # Requests to the Hub
 
     def _metadata(self, full: str, revision: str) -> Any:
-        url = self._hub.hf_hub_url(self.name, full, revision=revision)
-        return self._hub.get_hf_file_metadata(url, token=self._access.token, library_name="flodl")
+        def metadata() -> Any:
+            url = self._hub.hf_hub_url(self.name, full, revision=revision)
+            token = self._access.token
+            return self._hub.get_hf_file_metadata(url, token=token, library_name="flodl")
+
+        return self._ask(full, metadata)
 
     def _sizes(self) -> dict[str, int]:
         """Bytes of every file of the commit; empty if the Hub does not list them."""
         api = self._hub.HfApi(token=self._access.token, library_name="flodl")
         folder = self._access.subfolder.rstrip("/")
-        try:
+        start = len(folder) + 1 if folder else 0
+
+        def sizes() -> dict[str, int]:
             tree = api.list_repo_tree(
                 self.name, folder or None, recursive=True, revision=self.commit
             )
-            files = {one.path: one.size for one in tree if hasattr(one, "size")}
-        except Exception as error:
-            failure = self._translated(error, folder)
-            if isinstance(failure, HubError | Unreachable):
-                return {}
-            raise failure from None
-        start = len(folder) + 1 if folder else 0
-        return {path[start:]: size for path, size in files.items()}
+            return {one.path[start:]: one.size for one in tree if hasattr(one, "size")}
+
+        try:
+            return self._ask(folder, sizes)
+        except (HubError, Unreachable):
+            return {}
 
     def _has(self, full: str) -> bool:
         """Whether the file exists, without downloading it."""
@@ -380,19 +380,16 @@ class Repository(Checkpoint):
             return False
         try:
             self._metadata(full, self.commit)
-        except Exception as error:
-            failure = self._translated(error, full)
-            if isinstance(failure, FileNotFoundOnHub):
-                return False
-            if isinstance(failure, Unreachable):
-                self._fall_back(failure, full)
-                return False
-            raise failure from None
+        except FileNotFoundOnHub:
+            return False
+        except Unreachable as failure:
+            self._fall_back(failure, full)
+            return False
         return True
 
     def _fetched(self, full: str, revision: str) -> Path:
-        try:
-            path = self._hub.hf_hub_download(
+        def download() -> str:
+            path: str = self._hub.hf_hub_download(
                 self.name,
                 full,
                 revision=revision,
@@ -400,9 +397,16 @@ class Repository(Checkpoint):
                 token=self._access.token,
                 library_name="flodl",
             )
+            return path
+
+        return Path(self._ask(full, download))
+
+    def _ask(self, full: str, call: Callable[[], _T]) -> _T:
+        """Ask the Hub about a file; its errors become those of flodl."""
+        try:
+            return call()
         except Exception as error:
             raise self._translated(error, full) from None
-        return Path(path)
 
     # Errors and warnings
 

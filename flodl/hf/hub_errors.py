@@ -120,7 +120,7 @@ def _answered(error: Exception, asked: Asked) -> Exception:
     )
 
 
-def header(error: Exception, name: str) -> str | None:
+def header(error: BaseException | None, name: str) -> str | None:
     """A header of the response that the error is about; None if there is no response."""
     response = getattr(error, "response", None)
     return None if response is None else response.headers.get(name)

@@ -17,10 +17,7 @@ from torch import nn
 
 from flodl.checkpoint.header import StoredTensor, described
 from flodl.hf.build import build
-from flodl.hf.errors import (
-    CheckpointFormatError,
-    CheckpointMismatchError,
-)
+from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.families import AutoConfig, EncoderConfig
 from flodl.hf.head_kind import saved_head
 from flodl.hf.hub import Repository, locate
@@ -138,7 +135,7 @@ def inspect_checkpoint(src: str | Path, revision: str | None = None) -> Inspecti
     checkpoint = locate(src, Access(revision=revision))
     text = read_text(checkpoint.require(CONFIG))
     config = AutoConfig.from_json_str(text, origin=f"{checkpoint.name}/{CONFIG}")
-    tensors, where, files = _headers(checkpoint)
+    tensors, files = _headers(checkpoint)
     kind = saved_head(config)
     found = with_head(config, kind, tensors)
     graph = build(found, pooler=keys_have_pooler(tensors))
@@ -154,46 +151,39 @@ def inspect_checkpoint(src: str | Path, revision: str | None = None) -> Inspecti
         parameters=sum(math.prod(one.shape) for one in tensors.values()),
         bytes=sum(one.end - one.begin for one in tensors.values()),
         dtypes=dict(sorted(Counter(one.dtype for one in tensors.values()).items())),
-        keys=compare_keys(graph, found, tensors, where),
+        keys=compare_keys(graph, found, tensors),
     )
 
 
 def compare_keys(
-    graph: nn.Module, config: EncoderConfig, tensors: Mapping[str, StoredTensor], where: str
+    graph: nn.Module, config: EncoderConfig, tensors: Mapping[str, StoredTensor]
 ) -> KeyReport:
     """Compare the tensors of files with those of a model, by their names, shapes and types."""
-    try:
-        plan = match(slots_of(graph), tensors, where, config)
-    except CheckpointMismatchError as wrong:
-        return KeyReport(
-            fits=False,
-            missing=tuple(wrong.missing),
-            shapes=tuple(
-                f"{key}: expected {list(wanted)}, found {list(there)}"
-                for key, wanted, there in wrong.shape_mismatches
-            ),
-            dtypes=tuple(f"{key}: {dtype}" for key, dtype in wrong.bad_dtypes),
-            unexpected=tuple(wrong.unused),
-        )
-    taken = [pair for fill in plan.fills for pair in fill.sources.items()]
+    found = match(slots_of(graph), tensors, config)
+    taken = [pair for fill in found.fills for pair in fill.sources.items()] if found.fits else []
     return KeyReport(
-        fits=True,
+        fits=found.fits,
         renamed=sum(name != source for name, source in taken),
-        ignored=plan.ignored,
-        unexpected=plan.unexpected,
+        missing=tuple(sorted(found.missing)),
+        shapes=tuple(
+            f"{key}: expected {list(wanted)}, found {list(there)}"
+            for key, wanted, there in sorted(found.shapes)
+        ),
+        dtypes=tuple(f"{key}: {dtype}" for key, dtype in sorted(found.dtypes)),
+        ignored=tuple(sorted(found.ignored)) if found.fits else (),
+        unexpected=tuple(sorted(found.unused.values())),
     )
 
 
 # --- Headers -------------------------------------------------------------------------------------
 
 
-def _headers(checkpoint: Checkpoint) -> tuple[Mapping[str, StoredTensor], str, int]:
-    """The tensors of all weight files, the name of these files, and their number."""
+def _headers(checkpoint: Checkpoint) -> tuple[Mapping[str, StoredTensor], int]:
+    """The tensors of all weight files, and the number of these files."""
     told = checkpoint.headers() if isinstance(checkpoint, Repository) else None
     if told is None:
         weights = checkpoint.weight_files()
-        stored = StoredFiles(weights)
-        return stored.tensors, stored.where, len(weights.files)
+        return StoredFiles(weights).tensors, len(weights.files)
     tensors = {}
     try:
         for key, one in (pair for header in told for pair in header.items()):
@@ -201,4 +191,4 @@ def _headers(checkpoint: Checkpoint) -> tuple[Mapping[str, StoredTensor], str, i
             tensors[key] = described(key, fields)
     except (TypeError, ValueError):
         raise CheckpointFormatError(f"{checkpoint.name}: {WEIGHTS} has no sound header") from None
-    return tensors, checkpoint.name, len(told)
+    return tensors, len(told)

@@ -235,7 +235,11 @@ def add_lora(
     heads = heads_of(graph) if train_head else []
     chosen = _choose(graph, named, heads)
     _check_weights(chosen)
-    _check_untied(graph, chosen)
+    for name, other in _tied(graph, chosen):
+        raise ValueError(
+            f"the weight of {name!r} is tied to {other!r}: a change of the one would be a "
+            "change of the other; adapt other layers"
+        )
     # Make all changes first: if memory runs out, the model stays as it was.
     changes = [fresh_change(layer, settings) for layer in chosen.values()]
     for layer, change in zip(chosen.values(), changes, strict=True):
@@ -304,11 +308,6 @@ def adapted_layers(graph: Graph) -> list[tuple[str, LoraLinear]]:
 def is_merged(module: nn.Module) -> bool:
     """Whether the change of a layer is added to its weight."""
     return _FOLDED in module.__dict__
-
-
-def is_adapted(module: nn.Module) -> bool:
-    """Whether a layer is adapted, merged or not."""
-    return isinstance(module, LoraLinear) or is_merged(module)
 
 
 def heads_of(graph: Graph) -> list[Spot]:
@@ -388,9 +387,9 @@ def _choose(graph: Graph, paths: list[str], heads: list[Spot]) -> dict[str, nn.L
         meant.update(id(spot.module) for spot in found)
     named = cast("Iterable[tuple[str, nn.Linear]]", graph.named_modules())
     chosen = {name: module for name, module in named if id(module) in meant}
-    again = [name for name, module in chosen.items() if is_adapted(module)]
-    if again:
-        raise ValueError(f"{again[0]!r} is adapted already")
+    for name, module in chosen.items():
+        if isinstance(module, LoraLinear) or is_merged(module):
+            raise ValueError(f"{name!r} is adapted already")
     return chosen
 
 
@@ -427,15 +426,6 @@ def _check_weights(chosen: Mapping[str, nn.Module]) -> None:
         if weight is None or weight.dtype not in _DTYPES:
             what = "no parameter" if weight is None else f"of {weight.dtype}"
             raise ValueError(f"the weight of {name!r} is {what}, and cannot be adapted")
-
-
-def _check_untied(graph: Graph, chosen: Mapping[str, nn.Module]) -> None:
-    """Refuse layers whose weight is used elsewhere too: merging would change that as well."""
-    for name, other in _tied(graph, chosen):
-        raise ValueError(
-            f"the weight of {name!r} is tied to {other!r}: a change of the one would be a "
-            "change of the other; adapt other layers"
-        )
 
 
 def _tied(graph: Graph, chosen: Mapping[str, nn.Module]) -> Iterator[tuple[str, str]]:

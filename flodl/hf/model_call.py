@@ -216,30 +216,6 @@ def word_table_of(graph: Graph, config: EncoderConfig) -> nn.Embedding:
     raise ValueError(f"this model has no table of words at {config.prefix}.{name}")
 
 
-def put_word_table(graph: Graph, config: EncoderConfig, table: nn.Embedding) -> None:
-    """Put another table of words in its place.
-
-    Raises:
-        ValueError: There is none, or the new table has other sizes.
-    """
-    old = word_table_of(graph, config)
-    if table.weight.shape != old.weight.shape:
-        raise ValueError(
-            f"the table of words is {list(old.weight.shape)}, not {list(table.weight.shape)}: call "
-            "resize_token_embeddings first"
-        )
-    encoder = graph.tree_children().get(config.prefix, graph)
-    parent, _, name = family_of(config).table.rpartition(".")
-    setattr(encoder.get_submodule(parent), name, table)
-
-
-def decoder_of(graph: Graph, config: EncoderConfig) -> nn.Linear | None:
-    """The output layer of a masked-language head; None for a model without one."""
-    modules = dict(graph.named_modules())
-    found = [modules[name] for name in family_of(config).decoders if name in modules]
-    return cast("nn.Linear", found[0]) if found else None
-
-
 class _GivenVectors(nn.Module):
     """Takes the place of a table of words; its rows are the vectors of one call."""
 
@@ -335,7 +311,7 @@ class ModelOutput(dict[str, Any]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.names = tuple(name for name in cls.__annotations__ if name != "names")
+        cls.names = (*cls.names, *cls.__annotations__)
         # So that torch's own tools, such as export and checkpointing, find the tensors.
         _pytree.register_pytree_node(
             cls,
@@ -367,7 +343,14 @@ class BaseModelOutputWithPooling(ModelOutput):
     attentions: Layers | None
 
 
-class SequenceClassifierOutput(ModelOutput):
+class _LabelledOutput(ModelOutput):
+    loss: Tensor | None
+    logits: Tensor
+    hidden_states: Layers | None
+    attentions: Layers | None
+
+
+class SequenceClassifierOutput(_LabelledOutput):
     """The outputs of a head that gives one answer per text.
 
     Attributes:
@@ -377,13 +360,8 @@ class SequenceClassifierOutput(ModelOutput):
         attentions: As there.
     """
 
-    loss: Tensor | None
-    logits: Tensor
-    hidden_states: Layers | None
-    attentions: Layers | None
 
-
-class TokenClassifierOutput(ModelOutput):
+class TokenClassifierOutput(_LabelledOutput):
     """The outputs of a head that gives one label per token.
 
     Attributes:
@@ -393,13 +371,8 @@ class TokenClassifierOutput(ModelOutput):
         attentions: As there.
     """
 
-    loss: Tensor | None
-    logits: Tensor
-    hidden_states: Layers | None
-    attentions: Layers | None
 
-
-class MaskedLMOutput(ModelOutput):
+class MaskedLMOutput(_LabelledOutput):
     """The outputs of a head that predicts masked tokens.
 
     Attributes:
@@ -408,11 +381,6 @@ class MaskedLMOutput(ModelOutput):
         hidden_states: As for :class:`BaseModelOutputWithPooling`.
         attentions: As there.
     """
-
-    loss: Tensor | None
-    logits: Tensor
-    hidden_states: Layers | None
-    attentions: Layers | None
 
 
 class QuestionAnsweringModelOutput(ModelOutput):

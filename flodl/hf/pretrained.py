@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from flodl.graph import Graph
 from flodl.hf.build import build
-from flodl.hf.families import AutoConfig, EncoderConfig
+from flodl.hf.families import AutoConfig, EncoderConfig, family_of
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.layers.attention import check_attention
 from flodl.hf.layers.encoder import RecomputedLayer
-from flodl.hf.model_call import Arguments, ModelOutput, decoder_of, put_word_table, word_table_of
+from flodl.hf.model_call import Arguments, ModelOutput, word_table_of
 from flodl.hf.opening import settled, with_head
 from flodl.hf.weights.fill import float_type
 
@@ -313,12 +313,25 @@ class PretrainedModel(nn.Module):
         return word_table_of(self._graph, self.config)
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Put another table of words in its place; a decoder that shared it keeps the old one."""
-        put_word_table(self._graph, self.config, value)
+        """Put another table of words in its place; a decoder that shared it keeps the old one.
+
+        Raises:
+            ValueError: The new table has other sizes.
+        """
+        old, config = self.get_input_embeddings(), self.config
+        if value.weight.shape != old.weight.shape:
+            raise ValueError(
+                f"the table of words is {list(old.weight.shape)}, not {list(value.weight.shape)}: "
+                "call resize_token_embeddings first"
+            )
+        encoder = self._graph.tree_children().get(config.prefix, self._graph)
+        parent, _, name = family_of(config).table.rpartition(".")
+        setattr(encoder.get_submodule(parent), name, value)
 
     def get_output_embeddings(self) -> nn.Linear | None:
         """The decoder of a masked-language head; None for other models."""
-        return decoder_of(self._graph, self.config)
+        modules: dict[str, Any] = dict(self._graph.named_modules())
+        return next((modules[n] for n in family_of(self.config).decoders if n in modules), None)
 
     def resize_token_embeddings(
         self,

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from flodl.graph import Graph
 from flodl.hf.auto import class_of
 from flodl.hf.batch_encoding import BatchEncoding
-from flodl.hf.encoder_model import backbone_outputs
 from flodl.hf.errors import need
 from flodl.hf.families import EncoderConfig
-from flodl.hf.head_kind import HeadKind
+from flodl.hf.head_kind import HeadKind, saved_head
 from flodl.hf.losses import IGNORED
 from flodl.hf.task_heads import inputs_of
 
@@ -88,26 +87,19 @@ def load(weights: Path, config: Path) -> Loaded:
 def outputs_of_reference(model: nn.Module, inputs: Mapping[str, Tensor]) -> Outputs:
     """Run a model of the reference without gradients, with plain attention."""
     given = {name: tensor for name, tensor in inputs.items() if name != "position_ids"}
-    with torch.inference_mode(), plain_attention():
-        found = model(**given)
-    names = ("last_hidden_state", "pooler_output", "logits", "start_logits", "end_logits")
-    return {name: found[name] for name in names if found.get(name) is not None}
+    return _outputs(model, given)
 
 
 def outputs_of_graph(graph: Graph, config: EncoderConfig, enc: BatchEncoding) -> Outputs:
     """Run a model of flodl in the same way; outputs have the same names."""
-    kind = HeadKind.of_class(config.architectures[0]) if config.architectures else HeadKind.BASE
+    return _outputs(class_of(config, saved_head(config))(config, graph), inputs_of(enc, config))
+
+
+def _outputs(model: nn.Module, inputs: Mapping[str, Tensor]) -> Outputs:
     with torch.inference_mode(), plain_attention():
-        if kind is HeadKind.BASE:
-            found = backbone_outputs(graph, enc)
-            outputs = {"last_hidden_state": found.last_hidden_state}
-            if found.pooler_output is not None:
-                outputs["pooler_output"] = found.pooler_output
-            return outputs
-        logits: Tensor = graph(**inputs_of(enc, config))
-    if kind is HeadKind.QA:
-        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
-    return {"logits": logits}
+        found = model(**inputs)
+    names = ("last_hidden_state", "pooler_output", "logits", "start_logits", "end_logits")
+    return {name: found[name] for name in names if found.get(name) is not None}
 
 
 @contextmanager
@@ -278,8 +270,7 @@ def loss_differences(
     Returns:
         Name of a loss -> absolute difference; empty without a head.
     """
-    known = HeadKind.of_class(config.architectures[0]) if config.architectures else None
-    kind = known or HeadKind.BASE
+    kind = saved_head(config)
     cells = loss_cells(kind, config, enc)
     if not cells:
         return {}

@@ -77,7 +77,7 @@ def drop_layers(graph: Graph, layers: Iterable[int]) -> None:
     """
     encoder = _encoder_module(graph)
     shared = isinstance(encoder, AlbertEncoder)
-    count: int = encoder.times if shared else len(_layers_in(encoder))
+    count: int = encoder.times if shared else len(cast("Any", _holder_in(encoder))._modules)
     dropped = set(layers)
     wrong = sorted(dropped - set(range(count)))
     if wrong:
@@ -97,12 +97,15 @@ def drop_layers(graph: Graph, layers: Iterable[int]) -> None:
         )
     kept = [number for number in range(count) if number not in dropped]
     types = {"layer_types": tuple(encoder.types[number] for number in kept)} if modern else {}
-    config = _changed_config(graph, num_hidden_layers=len(kept), **types)
+    config = None if graph.source_config is None else AutoConfig.from_json_str(graph.source_config)
+    if config is not None:  # refused before the model changes
+        config = config.replace(num_hidden_layers=len(kept), **types)
     if shared:
         encoder.times = len(kept)
     else:
         _keep_layers(encoder, kept)
-    _put_config(graph, config)
+    if config is not None:
+        graph.set_source_config(config.to_json_string())
 
 
 def resize_vocab(graph: Graph, size: int, *, seed: int = 0) -> None:
@@ -142,22 +145,7 @@ def resize_vocab(graph: Graph, size: int, *, seed: int = 0) -> None:
             owner.num_embeddings = size
         elif isinstance(owner, nn.Linear):
             owner.out_features = size
-    _put_config(graph, config)
-
-
-# --- Configuration ---------------------------------------------------------------------------
-
-
-def _changed_config(graph: Graph, **fields: Any) -> EncoderConfig | None:
-    """The configuration of a graph with other values; None if the graph has none."""
-    if graph.source_config is None:
-        return None
-    return AutoConfig.from_json_str(graph.source_config).replace(**fields)
-
-
-def _put_config(graph: Graph, config: EncoderConfig | None) -> None:
-    if config is not None:
-        graph.set_source_config(config.to_json_string())
+    graph.set_source_config(config.to_json_string())
 
 
 # --- Parts -----------------------------------------------------------------------------------
@@ -192,11 +180,6 @@ def _holder_of(graph: Graph, spots: list[Spot]) -> nn.Module | None:
 def _holder_in(module: nn.Module) -> nn.Module | None:
     """The parent of the layers of an encoder; None if the module is not an encoder."""
     return module if isinstance(module, ModernBertLayers) else module._modules.get("layer")
-
-
-def _layers_in(encoder: nn.Module) -> dict[str, Any]:
-    """The layers of an encoder by their numbers."""
-    return cast("nn.Module", _holder_in(encoder))._modules
 
 
 def _keep_layers(encoder: Any, numbers: Sequence[int]) -> None:

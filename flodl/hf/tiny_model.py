@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,11 +18,10 @@ from flodl.hf.auto import class_of
 from flodl.hf.errors import need
 from flodl.hf.export import save_model
 from flodl.hf.families import AutoConfig, EncoderConfig
+from flodl.hf.families.family import template
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import FAMILIES, Cell, tiny_config
-from flodl.hf.pretrained import PretrainedModel
 from flodl.hf.source import CONFIG
-from flodl.hf.text.files import SETTINGS, TOKENIZER
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 LABELS = ("negative", "neutral", "positive")
@@ -81,10 +79,10 @@ def write_tiny_model(
     config = _config(family, head, special, len(vocabulary))
     target.parent.mkdir(parents=True, exist_ok=True)
     with staging(target.parent) as whole:
-        tokenizer = _tokenizer(whole, vocabulary, special)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = _model(config, head)
+            model = class_of(config, head).from_config(config)
+        tokenizer = _tokenizer(vocabulary, special)
         save_model(model.graph, model.config, whole, tokenizer=tokenizer)
         whole.rename(target)
     return target
@@ -114,16 +112,8 @@ def _config(family: str, head: HeadKind, special: dict[str, str], vocab_size: in
     return config.replace(id2label=LABELS if head is HeadKind.SEQCLS else TAGS)
 
 
-def _model(config: EncoderConfig, head: HeadKind) -> PretrainedModel:
-    made: Any = class_of(config, head)
-    model: PretrainedModel = made.from_config(config)
-    return model
-
-
-def _tokenizer(
-    folder: Path, vocabulary: list[str], special: dict[str, str]
-) -> PreTrainedTokenizerFast:
-    """Write a WordPiece tokenizer into a folder and read it."""
+def _tokenizer(vocabulary: list[str], special: dict[str, str]) -> PreTrainedTokenizerFast:
+    """A tokenizer that cuts words into pieces, as that of BERT does."""
     package = need("tokenizers")
     ids = {token: place for place, token in enumerate(vocabulary)}
     model = package.models.WordPiece(ids, unk_token=special["unk"], max_input_chars_per_word=100)
@@ -131,19 +121,8 @@ def _tokenizer(
     inner.normalizer = package.normalizers.BertNormalizer(lowercase=True)
     inner.pre_tokenizer = package.pre_tokenizers.BertPreTokenizer()
     inner.decoder = package.decoders.WordPiece()
-    first, last = special["cls"], special["sep"]
-    inner.post_processor = package.processors.TemplateProcessing(
-        single=f"{first} $A {last}",
-        pair=f"{first} $A {last} $B:1 {last}:1",
-        special_tokens=[(first, ids[first]), (last, ids[last])],
-    )
+    inner.post_processor = template(inner, special["cls"], special["sep"], between=1, second=1)
     inner.add_special_tokens(list(special.values()))
-    inner.save(str(folder / TOKENIZER))
-    roles = {f"{role}_token": token for role, token in special.items()}
-    settings = {
-        **roles,
-        "model_max_length": _POSITIONS,
-        "tokenizer_class": "PreTrainedTokenizerFast",
-    }
-    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    return PreTrainedTokenizerFast.from_file(folder / TOKENIZER)
+    tokenizer = PreTrainedTokenizerFast.from_inner(inner)
+    tokenizer.model_max_length = _POSITIONS
+    return tokenizer

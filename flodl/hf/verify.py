@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from flodl.hf.hub import locate
 from flodl.hf.opening import Opened, open_model
 from flodl.hf.reference import (
     LOSS_TOLERANCE,
-    Loaded,
     Outputs,
     batch_for,
     largest_difference,
@@ -276,7 +275,7 @@ class _Run:
 
     def reference(self) -> str:
         """Load the export in the reference, and keep its outputs."""
-        loaded = _loaded(self._directory, self._directory)
+        loaded = load(self._directory, self._directory)
         is_base = named_head(self._config) is HeadKind.BASE
         missing = [key for key in loaded.missing if not (is_base and keys.keys_have_pooler([key]))]
         if missing or loaded.unexpected:
@@ -296,11 +295,16 @@ class _Run:
         """Compare the tensors with those of the source."""
         mine = StoredFiles(Directory(self._directory).weight_files())
         theirs = StoredFiles(self.origin.weight_files())
-        pairs = _pairs(mine.tensors.keys(), theirs.tensors.keys(), self._config)
+        names = frozenset(key for slot in slots_of(build(self._config)) for key in slot.keys)
+        arranged = keys.arrange(theirs.tensors, keys.reconciling(names, self._config.prefix))
+        pairs = _pairs(mine.tensors, arranged, tied=self._config.tie_word_embeddings)
         added = sorted(mine.tensors.keys() - pairs.keys())
         if added:
             raise Different(f"the source has no {', '.join(added[:5])}")
-        lost = _lost_poolers(mine.tensors.keys(), theirs.tensors.keys(), self._config)
+        # An encoder may lack its pooler without failing another check; all other tensors are
+        # required anyway.
+        absent = (names - mine.tensors.keys()) & arranged.keys()
+        lost = sorted(key for key in absent if keys.keys_have_pooler([key]))
         if lost:
             raise Different(f"the export has no {', '.join(lost)}, which the source has")
         left = mine.read(pairs)
@@ -350,39 +354,12 @@ class _Run:
         return f"flodl computes {', '.join(found)} the same within {max(found.values()):.2g}"
 
 
-def _loaded(weights: Path, config: Path) -> Loaded:
-    try:
-        return load(weights, config)
-    except Exception as error:  # any failure to load is a result of this check
-        first = str(error).partition("\n")[0]
-        raise Different(f"transformers cannot load it: {type(error).__name__}: {first}") from None
-
-
-def _pairs(mine: Collection[str], theirs: Collection[str], config: EncoderConfig) -> dict[str, str]:
+def _pairs(mine: Iterable[str], theirs: Mapping[str, str], *, tied: bool) -> dict[str, str]:
     """For each tensor of the export, the tensor of the source that must be equal."""
-    graph = build(config, pooler=keys.keys_have_pooler(mine))
-    names = frozenset(key for slot in slots_of(graph) for key in slot.keys)
-    arranged = keys.arrange(theirs, keys.reconciling(names, config.prefix))
     pairs = {}
     for key in mine:
-        others = keys.other_names(key, tied=config.tie_word_embeddings)
-        found = next((arranged[name] for name in (key, *others) if name in arranged), None)
+        names = (key, *keys.other_names(key, tied=tied))
+        found = next((theirs[name] for name in names if name in theirs), None)
         if found is not None:
             pairs[key] = found
     return pairs
-
-
-def _lost_poolers(
-    mine: Collection[str], theirs: Collection[str], config: EncoderConfig
-) -> list[str]:
-    """Tensors of a pooler that the source has and the export lacks, though its class may have one.
-
-    An encoder may lack its pooler without failing another check; all other tensors are required
-    anyway.
-    """
-    graph = build(config)
-    names = frozenset(key for slot in slots_of(graph) for key in slot.keys)
-    arranged = keys.arrange(theirs, keys.reconciling(names, config.prefix))
-    return sorted(
-        key for key in names - set(mine) if keys.keys_have_pooler([key]) and key in arranged
-    )

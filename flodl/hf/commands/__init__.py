@@ -22,6 +22,11 @@ from flodl.hf.ready import anchored, announce, plain, source
 from flodl.hf.source import Access
 
 
+def _print(found: Any, *, as_json: bool) -> None:
+    text = json.dumps(found.as_json(), indent=2) + "\n" if as_json else plain(found.as_text())
+    output.write(sys.stdout, text)
+
+
 class ConvertArgs(FdlArgs):
     """Turn the pickled weights of a checkpoint into one safetensors file.
 
@@ -160,8 +165,7 @@ def info_command(args: InfoArgs) -> int:
 
     src = source(args.src, args.revision)
     found = inspect_checkpoint(src, args.revision)
-    text = json.dumps(found.as_json(), indent=2) + "\n" if args.json else plain(found.as_text())
-    output.write(sys.stdout, text)
+    _print(found, as_json=args.json)
     return 0
 
 
@@ -210,8 +214,7 @@ def verify_export_command(args: VerifyExportArgs) -> int:
         if args.structural:
             raise
         raise MissingDependencyError(f"{missing}, or check without it: --structural") from None
-    text = json.dumps(report.as_json(), indent=2) + "\n" if args.json else plain(report.as_text())
-    output.write(sys.stdout, text)
+    _print(report, as_json=args.json)
     return 0 if report.passed else 1
 
 
@@ -257,8 +260,7 @@ def verify_matrix_command(args: VerifyMatrixArgs) -> int:
         keep=args.keep,
         progress=output.note,
     )
-    text = json.dumps(grid.as_json(), indent=2) + "\n" if args.json else grid.as_text()
-    output.write(sys.stdout, text)
+    _print(grid, as_json=args.json)
     return 0 if grid.passed else 1
 
 

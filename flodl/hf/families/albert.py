@@ -29,6 +29,7 @@ from flodl.hf.layers.encoder import (
     Part,
     Parts,
     TransformerLayer,
+    run_layers,
 )
 from flodl.hf.layers.layout import Layout, Refs, layout_of
 from flodl.hf.text.files import TokenizerFiles, flag
@@ -73,10 +74,8 @@ class AlbertConfig(EncoderConfig):
     inner_group_num: int = whole(default=1, most=MOST_LAYERS)
     classifier_dropout: float = rate(default=0.1, key="classifier_dropout_prob")
 
-    def check(self, origin: str | None = None) -> None:
-        """Check what is special to the family too."""
-        super().check(origin)
-        origin = origin or type(self).__name__
+    def _check(self, origin: str) -> None:
+        super()._check(origin)
         if self.num_hidden_groups * self.inner_group_num > MOST_LAYERS:
             raise refusal(
                 origin,
@@ -113,11 +112,7 @@ class AlbertGroup(nn.Module):
 
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         """Run all layers of the group."""
-        inner, last = layout.before_the_end, len(self.albert_layers) - 1
-        for number, layer in enumerate(self.albert_layers):
-            layout.note(tokens)
-            tokens = layer(tokens, layout if number == last else inner)
-        return tokens
+        return run_layers(self.albert_layers, tokens, layout)
 
 
 class AlbertEncoder(NamedInputModule):

@@ -32,14 +32,15 @@ from flodl.hf.families.bert import SPECIAL, below_cls
 from flodl.hf.families.family import IDS, MASK, TYPES, Family, Words
 from flodl.hf.layers.activations import ACTIVATIONS, dropout
 from flodl.hf.layers.encoder import (
+    BERT_NAMES,
     Decoder,
+    Embeddings,
     Named,
     Part,
     Parts,
-    RecomputedLayer,
-    check_length,
+    Pooler,
+    TransformerLayer,
     classifier,
-    in_all_rows,
     place,
 )
 from flodl.hf.layers.layout import POSITIONS, Layout, Refs, layout_of
@@ -157,10 +158,9 @@ class DebertaV2Config(EncoderConfig):
             values["max_relative_positions"] = values["max_position_embeddings"]
         return values
 
-    def check(self, origin: str | None = None) -> None:
-        """Check what is special to the family too."""
-        super().check(origin)
-        origin, data = origin or type(self).__name__, self._data
+    def _check(self, origin: str) -> None:
+        super()._check(origin)
+        data = self._data
         width, heads = self.hidden_size, self.num_attention_heads
         head_size = data.get("attention_head_size")
         if head_size is not None and (type(head_size) is not int or head_size != width // heads):
@@ -205,7 +205,7 @@ class DebertaV2Config(EncoderConfig):
 # --- Layers ------------------------------------------------------------------------------------
 
 
-class DebertaEmbeddings(NamedInputModule):
+class DebertaEmbeddings(Embeddings):
     """The embeddings of DeBERTa (He et al., 2021); positions and types only if the model has them.
 
     Args:
@@ -213,18 +213,12 @@ class DebertaEmbeddings(NamedInputModule):
     """
 
     def __init__(self, config: DebertaV2Config) -> None:
-        super().__init__()
-        width = config.embedding_size
-        self.dropout = config.hidden_dropout_prob
-        self.word_embeddings = nn.Embedding(
-            config.vocab_size, width, padding_idx=config.pad_token_id
-        )
-        if config.position_biased_input:
-            self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
-        if config.type_vocab_size:
-            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
-        if width != config.hidden_size:
-            self.embed_proj = nn.Linear(width, config.hidden_size, bias=False)
+        super().__init__(config, width=config.embedding_size)
+        if not config.position_biased_input:
+            del self.position_embeddings
+        del self.LayerNorm
+        if config.embedding_size != config.hidden_size:
+            self.embed_proj = nn.Linear(config.embedding_size, config.hidden_size, bias=False)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward_named(self, ids: Tensor, refs: Refs) -> Tensor:
@@ -241,7 +235,7 @@ class DebertaEmbeddings(NamedInputModule):
             ValueError: Rows are longer than the position table, positions were given, or the mask
                 has another shape.
         """
-        layout, types = layout_of(refs), refs[TYPES]
+        layout = layout_of(refs)
         if refs[POSITIONS] is not None:
             raise ValueError("position_ids cannot be given to DeBERTa: its positions are relative")
         mask = refs[MASK]
@@ -251,10 +245,9 @@ class DebertaEmbeddings(NamedInputModule):
             )
         vectors: Tensor = self.word_embeddings(layout.of_rows(ids))
         if "position_embeddings" in self._modules:
-            vectors = vectors + self._positions(ids, layout)
+            vectors = vectors + self.position_embeddings(self._positions(ids, refs, layout))
         if "token_type_embeddings" in self._modules:
-            types = ids.new_zeros(()) if types is None else types
-            vectors = vectors + self.token_type_embeddings(in_all_rows(types, layout))
+            vectors = vectors + self._types(refs[TYPES], vectors, layout)
         if "embed_proj" in self._modules:
             vectors = self.embed_proj(vectors)
         vectors = self.LayerNorm(vectors)
@@ -262,57 +255,28 @@ class DebertaEmbeddings(NamedInputModule):
             vectors = vectors * layout.of_rows((mask != 0).unsqueeze(-1)).to(vectors.dtype)
         return dropout(vectors, self.dropout, self.training)
 
-    def _positions(self, ids: Tensor, layout: Layout) -> Tensor:
-        length = ids.shape[1]
-        check_length(length, self.position_embeddings.num_embeddings)
-        positions = torch.arange(length, device=ids.device).expand_as(ids)
-        found: Tensor = self.position_embeddings(layout.of_rows(positions))
-        return found
 
-
-class DebertaLayer(RecomputedLayer):
-    """Attention and a feed-forward network, each added to its input and normalised.
+class DebertaLayer(TransformerLayer):
+    """A layer of BERT with disentangled attention.
 
     Args:
         config: Widths and the use of positions.
     """
 
     def __init__(self, config: DebertaV2Config) -> None:
-        super().__init__()
-        width, inner, eps = config.hidden_size, config.intermediate_size, config.layer_norm_eps
+        super().__init__(config, BERT_NAMES)
+
+    def _place_attention(self, config: Any) -> None:
         place(self, "attention.self", DisentangledAttention(config))
-        place(self, "attention.output.dense", nn.Linear(width, width))
-        place(self, "attention.output.LayerNorm", nn.LayerNorm(width, eps=eps))
-        place(self, "intermediate.dense", nn.Linear(width, inner))
-        place(self, "output.dense", nn.Linear(inner, width))
-        place(self, "output.LayerNorm", nn.LayerNorm(width, eps=eps))
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.dropout = config.hidden_dropout_prob
 
-    def forward(self, tokens: Tensor, layout: Layout, table: RelativeTable | None) -> Tensor:
-        """Run the layer.
-
-        Args:
-            tokens: ``[T, H]`` or ``[B, S, H]``.
-            layout: Their layout.
-            table: Relative positions; None if the model has none.
-
-        Returns:
-            Like ``tokens``; ``[B, H]``, the first token of every row, if only that is used.
-        """
+    def _attended(
+        self, tokens: Tensor, layout: Layout, positions: RelativeTable | None
+    ) -> tuple[Tensor, Tensor]:
         parts: Any = self
-        first, last = parts.attention.output, parts.output
-        attended = parts.attention.self(tokens, layout, table)
+        attended = parts.attention.self(tokens, layout, positions)
         if layout.ends_first:
-            tokens, attended = layout.firsts(tokens), layout.firsts(attended)
-        attended = first.dense(attended)
-        tokens = first.LayerNorm(tokens + self._dropped(attended))
-        changed = last.dense(self.activation(parts.intermediate.dense(tokens)))
-        normed: Tensor = last.LayerNorm(tokens + self._dropped(changed))
-        return normed
-
-    def _dropped(self, tokens: Tensor) -> Tensor:
-        return dropout(tokens, self.dropout, self.training)
+            return layout.firsts(tokens), layout.firsts(attended)
+        return tokens, attended
 
 
 class ConvLayer(nn.Module):
@@ -361,8 +325,7 @@ class DebertaEncoder(NamedInputModule):
         self.layer = nn.ModuleList(DebertaLayer(config) for _ in range(config.num_hidden_layers))
         self.relative = config.relative_attention
         self.buckets = config.position_buckets
-        farthest = config.max_relative_positions
-        self.farthest = farthest if farthest > 0 else config.max_position_embeddings
+        self.farthest = config.max_relative_positions
         if self.relative:
             entries = 2 * (self.buckets if self.buckets > 0 else self.farthest)
             self.rel_embeddings = nn.Embedding(entries, config.hidden_size)
@@ -400,25 +363,6 @@ class DebertaEncoder(NamedInputModule):
 
 
 # --- Heads and tokenizer -----------------------------------------------------------------------
-
-
-class ContextPooler(nn.Module):
-    """DeBERTa's pooler, which belongs to the classifier, not to the encoder.
-
-    Args:
-        config: Width, dropout and activation.
-    """
-
-    def __init__(self, config: DebertaV2Config) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.pooler_hidden_size, config.pooler_hidden_size)
-        self.dropout = config.pooler_dropout
-        self.activation = ACTIVATIONS[config.pooler_hidden_act]
-
-    def forward(self, states: Tensor) -> Tensor:
-        """``[B, S, H]`` to ``[B, H]``."""
-        state = dropout(states[:, 0], self.dropout, self.training)
-        return self.activation(self.dense(state))
 
 
 def _sentence_pieces(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:  # noqa: ARG001
@@ -473,8 +417,10 @@ class DebertaV2(Family[DebertaV2Config]):
 
     def row_classifier(self, config: DebertaV2Config) -> Parts:
         """A pooler and a projection."""
-        last = classifier(config.hidden_size, config.num_labels, config.classifier_dropout)
-        return Part(ContextPooler(config), "pooler"), *last
+        width = config.hidden_size
+        pooler = Pooler(width, config.pooler_dropout, config.pooler_hidden_act)
+        last = classifier(width, config.num_labels, config.classifier_dropout)
+        return Part(pooler, "pooler"), *last
 
     def word_decoder(self, config: DebertaV2Config) -> Parts:
         """The head of BERT, or the newer one, which decodes with the table of words."""

@@ -32,11 +32,7 @@ _NAMES: Final = LayerNames(
     output_norm="output_layer_norm",
 )
 
-_DISTILBERT_SPELLINGS: Final = (
-    ("dim", "hidden_size"),
-    ("n_layers", "num_hidden_layers"),
-    ("n_heads", "num_attention_heads"),
-)
+_OF_TWO_NAMES: Final = ("hidden_size", "num_hidden_layers", "num_attention_heads")
 
 
 class DistilBertConfig(EncoderConfig):
@@ -75,11 +71,11 @@ class DistilBertConfig(EncoderConfig):
     seq_classif_dropout: float = rate(default=0.2)
     sinusoidal_pos_embds: bool = flag(default=False)
 
-    def check(self, origin: str | None = None) -> None:
-        """Check what is special to the family too."""
-        super().check(origin)
-        origin, data = origin or type(self).__name__, self._data
-        for own, other in _DISTILBERT_SPELLINGS:
+    def _check(self, origin: str) -> None:
+        super()._check(origin)
+        data = self._data
+        for other in _OF_TWO_NAMES:
+            own = self._specs[other].key
             first, second = data.get(own), data.get(other)
             if None not in (first, second) and first != second:
                 raise ConfigError(

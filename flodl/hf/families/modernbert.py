@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import torch
@@ -19,13 +18,13 @@ from torch import Tensor, nn
 from flodl.graph.modules import NamedInputModule
 from flodl.hf.config import EncoderConfig
 from flodl.hf.config_fields import (
-    FieldSpec,
     Plain,
     Refused,
     activation_name,
     amount,
     flag,
     one_of,
+    parsed,
     rate,
     refusal,
     texts,
@@ -45,6 +44,7 @@ SLIDING: Final = "sliding_attention"
 _TYPES: Final = "layer_types"
 _EVERY: Final = "global_attn_every_n_layers"
 _ROPE: Final = "rope_parameters"
+_THETAS: Final = (("global_rope_theta", FULL), ("local_rope_theta", SLIDING))
 
 
 def _alternating(layers: int, every: int) -> tuple[str, ...]:
@@ -57,102 +57,31 @@ def _every_of(types: tuple[str, ...]) -> int | None:
     return next((n for n in range(1, layers + 1) if _alternating(layers, n) == types), None)
 
 
-@dataclass(eq=False, slots=True)
-class _Every(FieldSpec):
-    """The distance between layers that see the whole row; it replaces a list of types."""
-
-    def put(self, data: dict[str, Any], value: Any) -> None:
-        data[self.key] = value
-        data.pop(_TYPES, None)
+def _layer_types(value: Any) -> tuple[str, ...]:
+    types = texts(value)
+    if not set(types) <= {FULL, SLIDING}:
+        raise Refused
+    return types
 
 
-@dataclass(eq=False, slots=True)
-class _LayerTypes(FieldSpec):
-    """The types of all layers: as a list, or from the distance that older files give."""
-
-    def value_in(self, data: Mapping[str, Any], origin: str) -> Any:
-        if data.get(self.key) is not None:
-            return FieldSpec.value_in(self, data, origin)
-        # Both numbers have been read and checked before.
-        every = data.get(_EVERY)
-        return _alternating(data["num_hidden_layers"], 3 if every is None else every)
-
-    def put(self, data: dict[str, Any], value: Any) -> None:
-        """Write the list, and for transformers 4 the distance, if one describes it."""
-        types = tuple(value)
-        every = _every_of(types)
-        if every is None:
-            data.pop(_EVERY, None)
-        elif _alternating(len(types), data.get(_EVERY) or 3) != types:
-            data[_EVERY] = every
-        if every is None or self.key in data:
-            data[self.key] = list(types)
-
-
-@dataclass(eq=False, slots=True)
-class _Theta(FieldSpec):
-    """The base of rotary positions: a field of its own, or part of ``rope_parameters``."""
-
-    layer_type: str = ""
-
-    def value_in(self, data: Mapping[str, Any], origin: str) -> Any:
-        held = self._held(data, origin)
-        if held.get("rope_theta") is None:
-            return FieldSpec.value_in(self, data, origin)
-        return FieldSpec.value_in(self, {self.key: held["rope_theta"]}, origin)
-
-    def put(self, data: dict[str, Any], value: Any) -> None:
-        parameters = data.get(_ROPE)
-        held = parameters.get(self.layer_type) if isinstance(parameters, dict) else None
-        if isinstance(held, dict):
-            held["rope_theta"] = self.write(value)
-        if self.key in data or not isinstance(held, dict):
-            data[self.key] = self.write(value)
-
-    def _held(self, data: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
-        """The part of ``rope_parameters`` for this type of layer; empty if there is none."""
-        parameters = data.get(_ROPE) or {}
-        held = parameters.get(self.layer_type) if isinstance(parameters, dict) else parameters
-        held = {} if held is None else held
-        name = f"{_ROPE}.{self.layer_type}"
-        if not isinstance(held, dict):
-            raise refusal(origin, name, held, "an object with 'rope_theta'")
-        kind = held.get("rope_type", held.get("type", "default"))
-        if kind != "default":
-            raise refusal(origin, f"{name}.rope_type", kind, "'default'; others are not supported")
-        return held
-
-
-def _theta(default: float, layer_type: str, *, inherits: str | None = None) -> Any:
+def _theta(default: float, *, inherits: str | None = None) -> Any:
     # The smallest number above zero.
     read = Plain((int, float), math.ulp(0.0), sys.float_info.max, nullable=inherits is not None)
-    return _Theta(
-        read,
-        "a number above 0",
-        lambda value: value,
-        "",
-        (),
-        default,
-        inherits,
-        layer_type=layer_type,
-    )
+    return parsed(read, "a number above 0", default=default, inherits=inherits)
 
 
-def _every(default: int) -> Any:
-    allowed = "a whole number of at least 1"
-    read = Plain((int,), 1, math.inf)
-    return _Every(read, allowed, lambda value: value, "", (), default, None)
-
-
-def _layer_types() -> Any:
-    def read(value: Any) -> tuple[str, ...]:
-        types = texts(value)
-        if not set(types) <= {FULL, SLIDING}:
-            raise Refused
-        return types
-
-    allowed = f"a list of {FULL!r} and {SLIDING!r}, one per layer"
-    return _LayerTypes(read, allowed, list, "", (), None, None)
+def _rotary(data: Mapping[str, Any], layer_type: str, origin: str) -> Mapping[str, Any]:
+    """The part of ``rope_parameters`` for one type of layer; empty if there is none."""
+    parameters = data.get(_ROPE) or {}
+    held = parameters.get(layer_type) if isinstance(parameters, dict) else parameters
+    held = {} if held is None else held
+    name = f"{_ROPE}.{layer_type}"
+    if not isinstance(held, dict):
+        raise refusal(origin, name, held, "an object with 'rope_theta'")
+    kind = held.get("rope_type", held.get("type", "default"))
+    if kind != "default":
+        raise refusal(origin, f"{name}.rope_type", kind, "'default'; others are not supported")
+    return held
 
 
 class ModernBertConfig(EncoderConfig):
@@ -196,11 +125,15 @@ class ModernBertConfig(EncoderConfig):
     type_vocab_size: int = 0
     layer_norm_eps: float = amount(default=1e-5, key="norm_eps")
     pad_token_id: int | None = whole(default=50283, least=0, nullable=True)
-    global_attn_every_n_layers: int = _every(3)
-    layer_types: tuple[str, ...] = _layer_types()
+    global_attn_every_n_layers: int = parsed(
+        Plain((int,), 1, math.inf), "a whole number of at least 1", default=3
+    )
+    layer_types: tuple[str, ...] = parsed(
+        _layer_types, f"a list of {FULL!r} and {SLIDING!r}, one per layer", default=None
+    )
     local_attention: int = whole(default=128)
-    global_rope_theta: float = _theta(160_000.0, FULL)
-    local_rope_theta: float = _theta(10_000.0, SLIDING, inherits="global_rope_theta")
+    global_rope_theta: float = _theta(160_000.0)
+    local_rope_theta: float = _theta(10_000.0, inherits="global_rope_theta")
     embedding_dropout: float = rate(default=0.0)
     norm_bias: bool = flag(default=False)
     attention_bias: bool = flag(default=False)
@@ -217,10 +150,40 @@ class ModernBertConfig(EncoderConfig):
         """How far a token sees to each side in a layer of ``sliding_attention``."""
         return self.local_attention // 2
 
-    def check(self, origin: str | None = None) -> None:
-        """Check what is special to the family too."""
-        super().check(origin)
-        origin, data = origin or type(self).__name__, self._data
+    def _read(self, data: Mapping[str, Any], origin: str) -> dict[str, Any]:
+        thetas = {key: _rotary(data, kind, origin).get("rope_theta") for key, kind in _THETAS}
+        newer = {key: theta for key, theta in thetas.items() if theta is not None}
+        values = super()._read({**data, **newer}, origin)
+        if data.get(_TYPES) is None:
+            values[_TYPES] = _alternating(values["num_hidden_layers"], values[_EVERY])
+        return values
+
+    def _with(self, data: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the fields in the form of the file."""
+        fields = dict(fields)
+        if _EVERY in fields:
+            data.pop(_TYPES, None)
+        if _TYPES in fields:
+            types = tuple(fields.pop(_TYPES))
+            every = _every_of(types)
+            if every is None:
+                data.pop(_EVERY, None)
+            elif _alternating(len(types), data.get(_EVERY) or 3) != types:
+                data[_EVERY] = every
+            if every is None or _TYPES in data:
+                data[_TYPES] = list(types)
+        for key, kind in _THETAS:
+            held = data.get(_ROPE)
+            held = held.get(kind) if isinstance(held, dict) else None
+            if key in fields and isinstance(held, dict):
+                held["rope_theta"] = fields[key]
+                if key not in data:
+                    del fields[key]
+        return super()._with(data, fields)
+
+    def _check(self, origin: str) -> None:
+        super()._check(origin)
+        data = self._data
         width, heads, layers = self.hidden_size, self.num_attention_heads, self.num_hidden_layers
         if len(self.layer_types) != layers:
             raise ConfigError(
@@ -263,11 +226,6 @@ def cut_at_input(config: ModernBertConfig) -> Cut:
 def cut_at_output(config: ModernBertConfig) -> Cut:
     """The distribution of projections whose results are added up over the layers."""
     return _cut(config, config.initializer_range / math.sqrt(2.0 * config.num_hidden_layers))
-
-
-def cut_of_classifier(config: ModernBertConfig) -> Cut:
-    """The distribution of the last layer of a classifier."""
-    return _cut(config, config.hidden_size**-0.5)
 
 
 def norm_of(config: ModernBertConfig) -> nn.LayerNorm:
@@ -523,7 +481,7 @@ class ModernBert(Family[ModernBertConfig]):
         return (
             Part(PredictionHead(config), "head"),
             Part(nn.Dropout(config.classifier_dropout)),
-            Part(drawn_from(linear, cut_of_classifier(config)), "classifier"),
+            Part(drawn_from(linear, _cut(config, config.hidden_size**-0.5)), "classifier"),
         )
 
     def word_decoder(self, config: ModernBertConfig) -> Parts:

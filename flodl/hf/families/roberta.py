@@ -39,10 +39,8 @@ class _RobertaFamily(EncoderConfig):
     pad_token_id: int | None = whole(default=1, least=0, nullable=True)
     classifier_dropout: float = rate(default=None, nullable=True, inherits="hidden_dropout_prob")
 
-    def check(self, origin: str | None = None) -> None:
-        """Check what is special to the family too."""
-        super().check(origin)
-        origin = origin or type(self).__name__
+    def _check(self, origin: str) -> None:
+        super()._check(origin)
         if self.pad_token_id is None:
             raise refusal(
                 origin, "pad_token_id", None, "a word id: positions are counted from the one after"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import torch
@@ -43,16 +44,6 @@ def _gelu_new(x: Tensor) -> Tensor:
     return 0.5 * x * (1.0 + torch.tanh(_SQRT_2_OVER_PI * (x + _CUBIC * torch.pow(x, 3.0))))
 
 
-def _gelu_python_tanh(x: Tensor) -> Tensor:
-    if _fuses(x):
-        return F.gelu(x, approximate="tanh")
-    return x * 0.5 * (1.0 + torch.tanh(_SQRT_2_OVER_PI * (x + _CUBIC * torch.pow(x, 3.0))))
-
-
-def _gelu_pytorch_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
 def _gelu_fast(x: Tensor) -> Tensor:
     if _fuses(x):
         return F.gelu(x, approximate="tanh")
@@ -79,8 +70,8 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "gelu": F.gelu,
     "gelu_python": _gelu_python,
     "gelu_new": _gelu_new,
-    "gelu_pytorch_tanh": _gelu_pytorch_tanh,
-    "gelu_python_tanh": _gelu_python_tanh,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_python_tanh": _gelu_new,
     "gelu_fast": _gelu_fast,
     "gelu_accurate": _gelu_new,
     "gelu_10": _gelu_10,

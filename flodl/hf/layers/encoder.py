@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -210,49 +210,68 @@ class TransformerLayer(RecomputedLayer):
         output_dropout: bool = True,
     ) -> None:
         super().__init__()
-        width, inner = config.hidden_size, config.intermediate_size
-        parts: dict[str, nn.Module] = {
-            "query": nn.Linear(width, width),
-            "key": nn.Linear(width, width),
-            "value": nn.Linear(width, width),
-            "out": nn.Linear(width, width),
-            "attention_norm": nn.LayerNorm(width, eps=config.layer_norm_eps),
-            "up": nn.Linear(width, inner),
-            "down": nn.Linear(inner, width),
-            "output_norm": nn.LayerNorm(width, eps=config.layer_norm_eps),
-        }
-        for field in fields(names):
-            place(self, getattr(names, field.name), parts[field.name])
+        width, inner, eps = config.hidden_size, config.intermediate_size, config.layer_norm_eps
+        self.names = names
+        self._place_attention(config)
+        place(self, names.out, nn.Linear(width, width))
+        place(self, names.attention_norm, nn.LayerNorm(width, eps=eps))
+        place(self, names.up, nn.Linear(width, inner))
+        place(self, names.down, nn.Linear(inner, width))
+        place(self, names.output_norm, nn.LayerNorm(width, eps=eps))
         self.heads = config.num_attention_heads
         self.attention_dropout = config.attention_probs_dropout_prob
         self.dropout = config.hidden_dropout_prob
         self.output_dropout = self.dropout if output_dropout else 0.0
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.names = names
 
-    def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
+    def _place_attention(self, config: EncoderConfig) -> None:
+        width = config.hidden_size
+        for path in (self.names.query, self.names.key, self.names.value):
+            place(self, path, nn.Linear(width, width))
+
+    def forward(self, tokens: Tensor, layout: Layout, positions: Any = None) -> Tensor:
         """Run the layer.
 
         Args:
             tokens: ``[T, H]`` or ``[B, S, H]``.
             layout: Their layout.
+            positions: What attention knows of positions, if it uses them.
 
         Returns:
             Like ``tokens``; ``[B, H]``, the first token of every row, if only that is used.
         """
         names = self.names
-        asking = layout.firsts(tokens) if layout.ends_first else tokens
-        query, key, value = at(self, names.query), at(self, names.key), at(self, names.value)
-        p = self.attention_dropout if self.training else 0.0
-        attended = at(self, names.out)(
-            attend_tokens(query(asking), key(tokens), value(tokens), self.heads, layout, p)
-        )
-        attended = dropout(attended, self.dropout, self.training)
-        tokens = at(self, names.attention_norm)(asking + attended)
+        tokens, attended = self._attended(tokens, layout, positions)
+        attended = dropout(at(self, names.out)(attended), self.dropout, self.training)
+        tokens = at(self, names.attention_norm)(tokens + attended)
         changed = at(self, names.down)(self.activation(at(self, names.up)(tokens)))
         changed = dropout(changed, self.output_dropout, self.training)
         normed: Tensor = at(self, names.output_norm)(tokens + changed)
         return normed
+
+    def _attended(
+        self,
+        tokens: Tensor,
+        layout: Layout,
+        positions: Any,  # noqa: ARG002 - other families use them
+    ) -> tuple[Tensor, Tensor]:
+        """The tokens whose results are used, and what they get from attention."""
+        names = self.names
+        asking = layout.firsts(tokens) if layout.ends_first else tokens
+        query, key, value = at(self, names.query), at(self, names.key), at(self, names.value)
+        p = self.attention_dropout if self.training else 0.0
+        return asking, attend_tokens(
+            query(asking), key(tokens), value(tokens), self.heads, layout, p
+        )
+
+
+def run_layers(layers: nn.ModuleList, tokens: Tensor, layout: Layout) -> Tensor:
+    """Run layers one after the other; the last one may compute first tokens alone."""
+    inner, last = layout.before_the_end, len(layers) - 1
+    for number, layer in enumerate(layers):
+        layout.note(tokens)
+        tokens = layer(tokens, layout if number == last else inner)
+    return tokens
 
 
 class Encoder(NamedInputModule):
@@ -276,12 +295,7 @@ class Encoder(NamedInputModule):
             tokens: ``[T, H]`` or ``[B, S, H]``.
             refs: The layout.
         """
-        layout = layout_of(refs).in_runs(tokens.dtype)
-        inner, last = layout.before_the_end, len(self.layer) - 1
-        for number, layer in enumerate(self.layer):
-            layout.note(tokens)
-            tokens = layer(tokens, layout if number == last else inner)
-        return tokens
+        return run_layers(self.layer, tokens, layout_of(refs).in_runs(tokens.dtype))
 
 
 # --- Heads -----------------------------------------------------------------------------------
@@ -330,16 +344,20 @@ class Pooler(nn.Module):
 
     Args:
         width: H.
+        dropout: Dropout of the first token.
+        activate: Name of the activation.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, dropout: float = 0.0, activate: str = "tanh") -> None:
         super().__init__()
         self.dense = nn.Linear(width, width)
+        self.dropout = dropout
+        self.activation = ACTIVATIONS[activate]
 
     def forward(self, states: Tensor) -> Tensor:
         """``[B, S, H]`` to ``[B, H]``."""
-        pooled: Tensor = self.dense(states[:, 0])
-        return pooled.tanh()
+        state = dropout(states[:, 0], self.dropout, self.training)
+        return self.activation(self.dense(state))
 
 
 class Part(NamedTuple):

@@ -38,12 +38,6 @@ def drawn_from(module: M, cut: Cut) -> M:
     return module
 
 
-def initial_of(module: nn.Module) -> Cut | None:
-    """The distribution of the weight of a module; None for that of the model."""
-    found: Cut | None = module.__dict__.get("initial")
-    return found
-
-
 def initialise(
     graph: nn.Module, spread: float, device: torch.device | str, seed: int | None = None
 ) -> None:
@@ -79,7 +73,7 @@ def fresh(
     if isinstance(module, nn.LayerNorm):
         return values.fill_(1.0) if name == "weight" else values
     if name == "weight":
-        cut = initial_of(module)
+        cut: Cut | None = module.__dict__.get("initial")
         if cut is None:
             values.normal_(0.0, spread, generator=generator)
         else:

@@ -6,6 +6,7 @@ He et al., "DeBERTa: Decoding-enhanced BERT with Disentangled Attention" (2021).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,6 +49,7 @@ def relative_rows(length: int, buckets: int, farthest: int, device: torch.device
     return torch.where(distance.abs() <= middle, distance, bucket.long())
 
 
+@dataclass(slots=True)
 class RelativeTable:
     """The vectors of relative positions of one call, the same for all layers.
 
@@ -57,12 +59,9 @@ class RelativeTable:
         sources: The parameters that the vectors come from.
     """
 
-    __slots__ = ("rows", "sources", "vectors")
-
-    def __init__(self, vectors: Tensor, rows: Tensor, sources: tuple[Tensor, ...]) -> None:
-        self.vectors = vectors
-        self.rows = rows
-        self.sources = sources
+    vectors: Tensor
+    rows: Tensor
+    sources: tuple[Tensor, ...]
 
 
 class DisentangledAttention(nn.Module):

@@ -23,7 +23,7 @@ from flodl.hf.errors import CheckpointMismatchError, first_of
 from flodl.hf.layers.initial import fresh
 from flodl.hf.weights import keys
 from flodl.hf.weights.keys import Place, Slot, primary, put, put_apart, slots_of
-from flodl.hf.weights.stored import FLOATS, TORCH_DTYPES, StoredFiles, same_bytes
+from flodl.hf.weights.stored import FLOATS, TORCH_DTYPES, StoredFiles, promoted, same_bytes
 from flodl.log import verbose, warning
 
 HeadInit = Literal["random", "replace", "strict"]
@@ -125,16 +125,13 @@ def fill(
     if head_init not in (None, "random", "replace", "strict"):
         raise ValueError(f'head_init is "random", "replace", "strict" or None, not {head_init!r}')
     wanted = None if dtype is None else float_type(dtype)
-    matched = match(
-        slots_of(graph),
-        stored.tensors,
-        stored.where,
-        config,
-        head_init=head_init,
-        allow_unused=allow_unused,
-    )
+    matched = match(slots_of(graph), stored.tensors, config, head_init=head_init)
+    if not allow_unused:
+        matched.unused |= {key: key for key in matched.ignored}
+    if not matched.fits or (matched.unused and not allow_unused):
+        raise _mismatch(stored.where, matched, known=config is not None)
     tensors = stored.read({key for one in matched.fills for key in one.sources.values()})
-    compute = wanted or _promoted(tensors.values())
+    compute = wanted or promoted(tensors.values())
     parts = _parts(matched.fills, tensors)
     if matched.drawn:
         spread = 0.02 if config is None else config.initializer_range
@@ -193,8 +190,8 @@ def _reported(
         renamed=renamed,
         tied=tied,
         untied=tuple(untied),
-        ignored=matched.ignored,
-        unexpected=matched.unexpected,
+        ignored=tuple(sorted(matched.ignored)),
+        unexpected=tuple(sorted(matched.unused.values())),
         initialised=tuple(sorted(initialised)),
         files=stored.files,
         commit=commit,
@@ -228,17 +225,12 @@ def _tell(
                 "they stay; give dtype= to convert them"
             )
     if report.ignored:
-        verbose(f"{where}: not needed: {_first(report.ignored)}")
+        verbose(f"{where}: not needed: {first_of(report.ignored, _SHOWN)}")
     if report.unexpected:
         warning(
             f"{where}: {len(report.unexpected)} tensors have no place in this model: "
-            f"{_first(report.unexpected)}"
+            f"{first_of(report.unexpected, _SHOWN)}"
         )
-
-
-def _first(names: tuple[str, ...]) -> str:
-    more = f", ... and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 # --- Which tensor goes where -------------------------------------------------------------------
@@ -259,77 +251,76 @@ class Fill:
     main: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Match:
     """What happens to each slot and each stored tensor.
 
     Attributes:
+        prefix: The prefix of the encoder in the model; empty if the model is one.
+        unused: Unneeded keys of the files, by their new names.
+        ignored: Further unneeded keys of the files, which are usual there.
         fills: Slots that are filled from the files.
         drawn: Slots of a head that are drawn at random.
-        ignored: Unneeded keys of the files that are usual there, sorted.
-        unexpected: Other unneeded keys of the files, sorted.
+        missing: Keys of the model that the files lack.
+        shapes: Names with the shape in the model and in the files, where they differ.
+        dtypes: Names with the type in the files, where it is not one for the tensor.
     """
 
-    fills: tuple[Fill, ...]
-    drawn: tuple[Slot, ...]
-    ignored: tuple[str, ...]
-    unexpected: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Disagreements:
+    prefix: str
+    unused: dict[str, str]
+    ignored: list[str] = field(default_factory=list)
+    fills: list[Fill] = field(default_factory=list)
+    drawn: list[Slot] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     shapes: list[tuple[str, Sequence[int], Sequence[int]]] = field(default_factory=list)
     dtypes: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every slot has its tensor."""
+        return not (self.missing or self.shapes or self.dtypes)
 
 
 def match(
     slots: Sequence[Slot],
     tensors: Mapping[str, StoredTensor],
-    where: str,
     config: EncoderConfig | None,
     *,
     head_init: HeadInit | None = None,
-    allow_unused: bool = True,
 ) -> Match:
     """Match a module with files, before any tensor is read; see :func:`fill`.
 
     Raises:
         CheckpointFormatError: Two keys of the files get the same name in the module.
-        CheckpointMismatchError: Files and module differ more than is allowed.
     """
     expected: set[str] = set().union(*(slot.keys for slot in slots))
     prefix = "" if config is None else config.prefix
     rename: keys.Rename = str
     if config is not None and not tensors.keys() <= expected:
         rename = keys.reconciling(expected, prefix)
-    prefix = keys.prefix_in(expected, prefix)
     arranged = keys.arrange(tensors, rename)
-    wrong = _Disagreements()
-    fills, drawn = [], []
-    unused = dict(arranged)
+    found = Match(keys.prefix_in(expected, prefix), dict(arranged))
     for slot in slots:
         sources = _sources(slot, arranged, config)
         for name in sources:
-            unused.pop(name, None)
+            found.unused.pop(name, None)
         shapes, dtypes = _disagreements(slot, sources, tensors)
         may_draw = not sources and head_init in ("random", "replace")
         may_draw |= bool(shapes) and head_init == "replace"
-        if may_draw and not keys.is_encoder_key(slot.name, prefix):
-            drawn.append(slot)
+        if may_draw and not keys.is_encoder_key(slot.name, found.prefix):
+            found.drawn.append(slot)
         elif not sources:
-            wrong.missing.append(slot.name)
+            found.missing.append(slot.name)
         elif shapes:
-            wrong.shapes += shapes
+            found.shapes += shapes
         else:
-            wrong.dtypes += dtypes
+            found.dtypes += dtypes
             main = sources.get(slot.name) or next(iter(sources.values()))
-            fills.append(Fill(slot, sources, main))
-    unneeded = list(unused) if allow_unused else []
-    ignored = [unused.pop(name) for name in unneeded if keys.is_harmless(name, expected)]
-    if wrong.missing or wrong.shapes or wrong.dtypes or (unused and not allow_unused):
-        raise _mismatch(where, wrong, unused, prefix, known=config is not None)
-    return Match(tuple(fills), tuple(drawn), tuple(sorted(ignored)), tuple(sorted(unused.values())))
+            found.fills.append(Fill(slot, sources, main))
+    for name in tuple(found.unused):
+        if keys.is_harmless(name, expected):
+            found.ignored.append(found.unused.pop(name))
+    return found
 
 
 def _sources(
@@ -365,27 +356,25 @@ def _disagreements(
     return shapes, dtypes
 
 
-def _mismatch(
-    where: str, wrong: _Disagreements, unused: Mapping[str, str], prefix: str, *, known: bool
-) -> CheckpointMismatchError:
-    hint = ""
-    if wrong.missing and not any(keys.is_encoder_key(key, prefix) for key in wrong.missing):
+def _mismatch(where: str, found: Match, *, known: bool) -> CheckpointMismatchError:
+    hint, prefix = "", found.prefix
+    if found.missing and not any(keys.is_encoder_key(key, prefix) for key in found.missing):
         hint = '; to start with a new head give head_init="random"' if known else ""
-    elif wrong.shapes and not any(keys.is_encoder_key(key, prefix) for key, *_ in wrong.shapes):
+    elif found.shapes and not any(keys.is_encoder_key(key, prefix) for key, *_ in found.shapes):
         hint = "; to replace the head give ignore_mismatched_sizes=True"
-    elif wrong.shapes:
+    elif found.shapes:
         hint = "; sizes are those of the weights, and resize_token_embeddings() changes the words"
-    if wrapper := keys.prefix_of(wrong.missing, unused.values()):
+    if wrapper := keys.prefix_of(found.missing, found.unused.values()):
         pattern = re.escape(wrapper)
         hint = f'; its names begin with {wrapper!r}: give key_mapping={{r"^{pattern}": ""}}'
     return CheckpointMismatchError(
         f"{where} does not hold the tensors of this model{hint}",
-        missing=wrong.missing,
-        unused=unused.values(),
-        shape_mismatches=wrong.shapes,
-        bad_dtypes=wrong.dtypes,
+        missing=found.missing,
+        unused=found.unused.values(),
+        shape_mismatches=found.shapes,
+        bad_dtypes=found.dtypes,
         # As many as a message shows.
-        suggestions=keys.suggestions(sorted(wrong.missing)[:_SHOWN], unused),
+        suggestions=keys.suggestions(sorted(found.missing)[:_SHOWN], found.unused),
     )
 
 
@@ -403,24 +392,25 @@ class _Part:
     is_apart: bool = False
 
 
-def _promoted(tensors: Iterable[Tensor]) -> torch.dtype | None:
-    """The type that holds every value of all tensors; None if none of them is of floats."""
-    found = None
-    for tensor in tensors:
-        if tensor.is_floating_point():
-            found = tensor.dtype if found is None else torch.promote_types(found, tensor.dtype)
-    return found
+_Share = tuple[tuple[Place, ...], str, bool]
+"""Places that hold one tensor, its key in the files, and whether they shared a parameter."""
 
 
 def _parts(fills: Sequence[Fill], tensors: Mapping[str, Tensor]) -> list[_Part]:
     """What fills each slot; slots whose names have different values in the files are split."""
-    tied = [one for one in fills if len(one.slot.places) > 1 or len(one.sources) > 1]
-    shares = _shares_of(tied, tensors) if tied else {}
+    different: dict[str, list[str]] = {}
+    for one in fills:
+        if len(one.sources) > 1 and (names := _different(one, tensors)):
+            different[one.slot.name] = names
+    split = _split(different.values()) if different else set()
     parts = []
     read: set[str] = set()
     for one in fills:
         places = one.slot.places
-        for share, source, is_apart in shares.get(one.slot.name) or [(places, one.main, False)]:
+        shares: list[_Share] = [(places, one.main, False)]
+        if different:
+            shares = _shares(one, different.get(one.slot.name), split)
+        for share, source, is_apart in shares:
             # Parameters must not share memory: an optimizer would change both through one of them.
             tensor = tensors[source].clone() if source in read else tensors[source]
             read.add(source)
@@ -429,13 +419,8 @@ def _parts(fills: Sequence[Fill], tensors: Mapping[str, Tensor]) -> list[_Part]:
     return parts
 
 
-_Share = tuple[tuple[Place, ...], str, bool]
-"""Places that hold one tensor, its key in the files, and whether they shared a parameter."""
-
-
-def _shares_of(tied: Sequence[Fill], tensors: Mapping[str, Tensor]) -> dict[str, list[_Share]]:
-    """The shares of slots with several names, by the names of the slots."""
-    different = [_different(one, tensors) for one in tied]
+def _split(different: Iterable[Sequence[str]]) -> set[str]:
+    """The names that get their own parameters."""
     split = {name for names in different for name in names if not keys.is_bias_alias(name)}
     if split:
         warning(
@@ -443,11 +428,7 @@ def _shares_of(tied: Sequence[Fill], tensors: Mapping[str, Tensor]) -> dict[str,
             "tensor in these files; both are kept, and the model is no longer tied"
         )
     # In no model of the reference is only the weight untied, so the bias goes with it.
-    split |= {bias for name in split if (bias := keys.decoder_bias(name)) is not None}
-    return {
-        one.slot.name: _shares(one, names, split)
-        for one, names in zip(tied, different, strict=True)
-    }
+    return split | {bias for name in split if (bias := keys.decoder_bias(name)) is not None}
 
 
 def _different(one: Fill, tensors: Mapping[str, Tensor]) -> list[str]:
@@ -468,7 +449,7 @@ def _same(left: Tensor, right: Tensor) -> bool:
     return same_bytes(left, right)
 
 
-def _shares(one: Fill, different: Sequence[str], split: set[str]) -> list[_Share]:
+def _shares(one: Fill, different: Sequence[str] | None, split: set[str]) -> list[_Share]:
     places, main = one.slot.places, one.main
     together = tuple(place for place in places if place.key not in split)
     if together and len(together) < len(places):

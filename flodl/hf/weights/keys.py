@@ -23,18 +23,11 @@ _BIAS_ALIASES = {
     if name.endswith(".decoder")
 }
 _NAMES_OF_BIASES = {name: alias for alias, name in _BIAS_ALIASES.items()}
-_WORD_TABLES = {
-    one.table: tuple(
-        dict.fromkeys(
-            f"{name}.weight"
-            for other in FAMILIES.values()
-            if other.table == one.table
-            for name in other.decoders
-        )
-    )
-    for one in FAMILIES.values()
-}
+_WORD_TABLES: dict[str, tuple[str, ...]] = {}
 """The tables of words, each with the names of output layers that may share it."""
+for _one in FAMILIES.values():
+    _names = (*_WORD_TABLES.get(_one.table, ()), *(f"{name}.weight" for name in _one.decoders))
+    _WORD_TABLES[_one.table] = tuple(dict.fromkeys(_names))
 _WEIGHT_ALIASES = frozenset(f"{name}.weight" for name in _DECODERS)
 
 _POOLER = re.compile(r"(?:^|\.)pooler\.(?:dense\.)?(?:weight|bias)$")

@@ -50,6 +50,15 @@ def same_bytes(left: Tensor, right: Tensor) -> bool:
     return torch.equal(one, other)
 
 
+def promoted(tensors: Iterable[Tensor]) -> torch.dtype | None:
+    """The type that holds every value of all tensors; None if none of them is of floats."""
+    found = None
+    for tensor in tensors:
+        if tensor.is_floating_point():
+            found = tensor.dtype if found is None else torch.promote_types(found, tensor.dtype)
+    return found
+
+
 @final
 class StoredFiles:
     """One file, or the shards of a checkpoint.

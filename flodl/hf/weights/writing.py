@@ -81,7 +81,6 @@ def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
     report = getattr(module, "load_report", None)
     narrow: Mapping[str, str] = report.stored_dtypes if report is not None else {}
     tensors: dict[str, Tensor] = {}
-    taken: dict[int, list[range]] = {}
     for slot in slots_of(module):
         name = slot.name
         key = keys.modern_key(name)
@@ -96,20 +95,22 @@ def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
         tensor = slot.tensor.detach().cpu()
         if name in narrow:
             tensor = _narrowed(tensor, TORCH_DTYPES[narrow[name]])
-        tensor = tensor.contiguous()
-        if _overlaps(tensor, taken):
-            tensor = tensor.clone()
         tensors[key] = tensor
-    return tensors
+    return apart(tensors)
 
 
-def _overlaps(tensor: Tensor, taken: dict[int, list[range]]) -> bool:
-    """Whether a tensor shares bytes with an earlier one, as views of one memory can."""
-    others = taken.setdefault(tensor.untyped_storage().data_ptr(), [])
-    bytes_ = range(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
-    found = any(one.start < bytes_.stop and bytes_.start < one.stop for one in others)
-    others.append(bytes_)
-    return found
+def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, contiguous; one that shares bytes with an earlier one is copied."""
+    own: dict[str, Tensor] = {}
+    taken: dict[int, list[range]] = {}
+    for key, tensor in tensors.items():
+        compact = tensor.contiguous()
+        others = taken.setdefault(compact.untyped_storage().data_ptr(), [])
+        bytes_ = range(compact.data_ptr(), compact.data_ptr() + compact.nbytes)
+        shared = any(one.start < bytes_.stop and bytes_.start < one.stop for one in others)
+        own[key] = compact.clone() if shared else compact
+        others.append(bytes_)
+    return own
 
 
 def _narrowed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -119,12 +120,6 @@ def _narrowed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     back = narrow.to(tensor.dtype)
     unchanged = (back == tensor) | (back.isnan() & tensor.isnan())
     return narrow if bool(unchanged.all()) else tensor
-
-
-def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """The content of a safetensors file."""
-    data: bytes = need("safetensors.torch", "hf-offline").save(dict(tensors), metadata=METADATA)
-    return data
 
 
 def write_file(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from flodl.hf.errors import need
 from flodl.hf.families import AutoConfig
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.source import WeightFiles, shard_names
 from flodl.hf.weights.fill import fill
 from flodl.hf.weights.stored import StoredFiles
-from flodl.hf.weights.writing import saved_tensors, to_bytes
+from flodl.hf.weights.writing import METADATA, saved_tensors
 
 FAMILIES = ("Bert", "Roberta", "XLMRoberta", "DistilBert", "Albert", "DebertaV2", "ModernBert")
 MLM_TABLES = {
@@ -123,7 +124,7 @@ def rewrite(folder: Path, change: Any) -> WeightFiles:
 
 def stored_bytes(module: Any) -> bytes:
     """What a file of the module holds."""
-    return to_bytes(saved_tensors(module))
+    return need("safetensors.torch", "hf-offline").save(saved_tensors(module), metadata=METADATA)
 
 
 def fill_exactly(module: Any, path: Path) -> None:

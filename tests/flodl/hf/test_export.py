@@ -234,7 +234,7 @@ def test_what_makes_sentence_embeddings_is_copied_whatever_the_family_is(tmp_pat
 
 
 @pytest.mark.parametrize("failure", [OSError("full"), KeyboardInterrupt()])
-@pytest.mark.parametrize("step", ["save_safetensors_file_from_graph", "copy_files", "_write"])
+@pytest.mark.parametrize("step", ["save_safetensors_file_from_graph", "copy_files", "put_file"])
 def test_an_export_that_fails_leaves_no_directory_behind(tmp_path, monkeypatch, failure, step):
     graph = AutoModel.from_pretrained_for_export(made(tmp_path / "source", "bert"))
 
