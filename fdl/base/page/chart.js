@@ -96,7 +96,7 @@ class Chart {
   constructor(title, focus, attributes = {}) {
     this.title = element("h3", { textContent: title, title });
     this.canvas = element("div", { "aria-hidden": "true" });
-    this.overlay = element("canvas", { className: "overlay", "aria-hidden": "true" });
+    this.overlay = element("canvas", { className: "overlay", "aria-hidden": "true", hidden: true });
     this.readout = element("div", { className: "readout", hidden: true, "aria-hidden": "true" });
     this.note = element("p", { className: "plot-note" });
     const spoken = { role: "slider", "aria-orientation": "horizontal", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": 0 };
@@ -330,10 +330,11 @@ class Chart {
 
   drawCursor() {
     const { x, owner } = this.focus;
-    const context = prepare(this.overlay, this.width, this.height);
     this.crosshair = false;
     this.readout.hidden = true;
+    this.overlay.hidden = !this.scales;
     if (!this.scales) return;
+    const context = prepare(this.overlay, this.width, this.height);
     const { box, px } = this.scales;
     if (this.drag?.moved && !this.drag.pans) this.drawDrag(context, this.drag);
     if (this.pointed) this.emphasize(context, this.pointed);

@@ -97,6 +97,7 @@ class RunPage extends Page {
   #usual = null;
   #opened = new Map();
   #detailed = null;
+  #image = place("model").appendChild(element("img", { alt: "Drawing of the model's graph, with the time of every node where it is known" }));
   #render = soon(() => this.#renderNow());
   #renderSlow = soon(() => this.#slowParts(), (act) => window.setTimeout(act, SLOW_PARTS_EVERY));
   /** "live", "lost" after a broken line, "gone" if the next try failed too; null for a page that follows nothing. */
@@ -222,8 +223,7 @@ class RunPage extends Page {
     const source = drawing ? `graph.svg?v=${drawing}` : info.svg && `data:image/svg+xml,${encodeURIComponent(info.svg)}`;
     place("model-section").hidden = !source;
     // As an image, scripts and links inside the drawing stay dead.
-    const image = place("drawing");
-    if (source && image.getAttribute("src") !== source) image.src = source;
+    if (source && this.#image.getAttribute("src") !== source) this.#image.src = source;
   }
 }
 
