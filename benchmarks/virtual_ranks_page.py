@@ -13,7 +13,7 @@ from benchmarks.measure import NOT_YET, table
 from benchmarks.virtual_ranks_real import described as validations
 from benchmarks.virtual_ranks_rows import Row, Rows, cell_of
 from benchmarks.virtual_ranks_tasks import TASKS
-from benchmarks.virtual_ranks_ways import BACKWARD, MOMENTA, WAYS, Place, grid
+from benchmarks.virtual_ranks_ways import BACKWARD, WAYS, Place, grid
 from flodl.ranks.planning.elche import ElCheConfig
 from flodl.ranks.planning.schedule import ScheduleConfig
 from flodl.ranks.settings import DdpRunConfig, Policy
@@ -318,19 +318,39 @@ Decoupled DiLoCo, ranks do not wait for each other.
 ElChe's part is that windows follow measured speeds and the cost of averages. It is told neither."""
 
 
+def _preferred(rows: Rows, places: Sequence[Place]) -> str:
+    """Say which momentum the small task prefers; the large ones are trained with that one."""
+    best = [
+        one.rate.partition(", ")[2]
+        for place in places
+        for way, one in found_at(rows, "MLP", place).items()
+        if WAYS[way].outer
+    ]
+    if not best:
+        return ""
+    return (
+        "The large tasks are trained with one momentum: of the MLP's trainings with an outer "
+        f"optimizer, {best.count('0.5')} of {len(best)} are best with 0.5."
+    )
+
+
+def _tried(numbers: Sequence[float]) -> str:
+    return " ".join(f"{one:g}" for one in numbers)
+
+
 def sections(rows: Rows, places: Mapping[str, Sequence[Place]]) -> list[str]:
     """Return the parts of the page."""
     small = places["MLP"]
     parts = [
         INTRO,
         "## What is trained, and how",
-        table(["task", "", "batch on the fastest rank", "rates tried"], [
-            [name, task.about, f"{task.batch_ms:g} ms", " ".join(f"{r:g}" for r in task.rates)]
+        table(["task", "", "batch on the fastest rank", "rates tried", "momenta tried"], [
+            [name, task.about, f"{task.batch_ms:g} ms", _tried(task.rates), _tried(task.momenta)]
             for name, task in TASKS.items()
         ]),
-        f"Outer optimizers are Nesterov with rate 0.7 and momentum {MOMENTA[0]:g} or "
-        f"{MOMENTA[1]:g}. The best rates of each way at each place are those with the least loss "
-        "on samples that are neither trained nor judged by. All ways train equally many samples.",
+        "Outer optimizers are Nesterov with rate 0.7, as in DiLoCo. The best rates of each way at "
+        "each place are those with the least loss on samples that are neither trained nor judged "
+        f"by. All ways train equally many samples. {_preferred(rows, small)}",
         table(["way", "what it does"], [[name, way.about] for name, way in WAYS.items()]),
         *_maps(rows, small),
         "## Shorter and longer trainings",

@@ -60,6 +60,8 @@ class Task:
     bytes: int
     """Bytes of an exchange: given."""
     about: str
+    momenta: tuple[float, ...] = (0.5,)
+    """Momenta of the outer optimizer that are tried."""
 
     @property
     def batches(self) -> int:
@@ -146,27 +148,17 @@ class _Single(nn.Module):
         return found[None]
 
 
-def _packaged(name: str, batch: int) -> Samples:
-    task = MODELS[name]
-    data = load(task.data, "packaged", Path(), batch_size=batch)
+@cache
+def _text() -> Samples:
+    task = MODELS["gpt-nano"]
+    data = load(task.data, "packaged", Path(), batch_size=16)
     train, test = (
         prepare(task, *(each.clone() for each in part.tensors)) for part in (data.train, data.test)
     )
     mixed = torch.from_numpy(permutation(len(train[1]), 0)).long()
-    chosen, rest = mixed[:HELD_OUT], mixed[HELD_OUT:]
-    if task.data == "shakespeare":
-        rest = rest.sort().values  # unequal shards are parts of the text, one after the other
+    # Unequal shards are parts of the text, one after the other.
+    chosen, rest = mixed[:HELD_OUT], mixed[HELD_OUT:].sort().values
     return Samples((train[0][rest], train[1][rest]), (train[0][chosen], train[1][chosen]), test)
-
-
-@cache
-def _resnet() -> Samples:
-    return _packaged("resnet", 32)
-
-
-@cache
-def _text() -> Samples:
-    return _packaged("gpt-nano", 16)
 
 
 NOISE = 16.0
@@ -213,18 +205,7 @@ TASKS: Mapping[str, Task] = {
     "MLP": Task(
         _digits, Perceptrons, _per_seed, (SEEDS,), 16, 15, (1e-3, 3e-3, 1e-2), _adam, 10.0,
         1_250_000,
-        "perceptron 64-64-64-10 with Adam on 1280 digits, 16 per batch, 15 epochs",
-    ),
-    "ResNet-20": Task(
-        _resnet, _of("resnet"), _per_seed, tuple((seed,) for seed in SEEDS[:3]), 32, 20,
-        (0.03, 0.1, 0.3), _sgd, 100.0, 4 * 272_474,
-        "ResNet-20 with SGD on digits of 3 × 32 × 32, 32 per batch, 20 epochs",
-    ),
-    "GPT": Task(
-        _text, _of("gpt-nano"), _next_characters, tuple((seed,) for seed in SEEDS[:3]), 16, 3,
-        (3e-4, 1e-3, 3e-3), _adamw, 150.0, 4 * 826_433,
-        "GPT of 0.8 million parameters with AdamW on packaged Shakespeare, 16 windows of 128 "
-        "characters per batch, 3 epochs",
+        "perceptron 64-64-64-10 with Adam on 1280 digits, 16 per batch, 15 epochs", (0.5, 0.9),
     ),
     "ResNet-20, generated": Task(
         generated, _of("resnet"), _per_seed, ((SEEDS[0],),), 32, 5, (0.1,), _sgd, 100.0,

@@ -30,9 +30,6 @@ Price: TypeAlias = Literal["cheap", "dear"]
 DEAR = 40
 """How many times more bytes a dear exchange has; with two ranks it takes as long as four batches
 of the fast one."""
-MOMENTA = (0.5, 0.9)
-"""Momenta of the outer optimizer that are tried; its rate is 0.7, as in DiLoCo."""
-
 BACKWARD = 2 / 3
 """Part of a batch that is the backward pass, behind which DDP hides its exchange."""
 AWAY = 10.0
@@ -138,7 +135,7 @@ def grid(task: str, place: Place) -> Iterator[Cell]:
             if place.length != 1 and name not in AT_ANY_LENGTH:
                 continue
             for lr in TASKS[task].rates:
-                for momentum in MOMENTA if way.outer else (None,):
+                for momentum in TASKS[task].momenta if way.outer else (None,):
                     cell = Cell(
                         task=task, way=name, lr=lr, momentum=momentum, seeds=seeds,
                         **asdict(place),
@@ -169,11 +166,12 @@ def arithmetic(cell: Cell) -> Cell | None:
     None: the times decide who trains what.
     """
     way = WAYS[cell.way]
-    fixed = way.alone or ((way.period or way.policy is Policy.SYNC) and not way.by_speed)
-    if not fixed:
+    if not (way.alone or way.period or way.policy is Policy.SYNC):
         return None
     same = "DDP" if cell.way == "sync" else cell.way  # they differ in when gradients travel
-    return replace(cell, way=same, ratio=1.0, speeds="fixed", exchange="cheap")
+    priced = replace(cell, way=same, exchange="cheap")
+    # Shares follow the speeds at the start, which drifting leaves as they are.
+    return replace(priced, speeds="fixed", ratio=priced.ratio if way.by_speed else 1.0)
 
 
 def cluster_of(cell: Cell) -> Cluster:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, final, overload
 
 import numpy as np
@@ -121,8 +120,13 @@ class BatchEncoding(UserDict[str, Any]):
         if convert is None:
             raise ValueError(f"return_tensors is 'pt', 'np' or None, not {tensor_type!r}")
         for name, value in self.data.items():
-            with _explained(name):
+            try:
                 self.data[name] = convert(value)
+            except (ValueError, TypeError) as error:
+                raise ValueError(
+                    f"{name} cannot become a tensor: the rows have unequal lengths or hold other "
+                    "values than numbers; pass padding=True, and truncation=True for long texts"
+                ) from error
         return self
 
     def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> Self:
@@ -221,32 +225,14 @@ class BatchEncoding(UserDict[str, Any]):
         return token if token >= 0 else len(row) + token
 
 
-@contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Explain values that do not fit into a tensor.
-
-    Raises:
-        ValueError: They do not.
-    """
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"{name} cannot become a tensor: the rows have unequal lengths or hold other values "
-            "than numbers; pass padding=True, and truncation=True for long texts"
-        ) from error
-
-
 def _as_tensor(value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
         return torch.stack(value)
-    array = value if isinstance(value, np.ndarray) else np.array(value)
-    if array.dtype == np.float64:
-        # Numbers without a dtype get torch's default one, as torch.tensor gives them.
-        return torch.tensor(value)
-    return torch.from_numpy(array.astype(np.int64) if array.size == 0 else array)
+    array = np.asarray(value)
+    # Numbers without a dtype get torch's default one, as torch.tensor gives them.
+    return torch.tensor(value) if array.dtype == np.float64 else torch.from_numpy(array)
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any]:
@@ -257,13 +243,8 @@ def _as_array(value: Any) -> np.ndarray[Any, Any]:
 _CONVERTERS: dict[str, Callable[[Any], Any]] = {"pt": _as_tensor, "np": _as_array}
 
 
-# --- Facts about tokens ----------------------------------------------------------------------
-
-
 Batch: TypeAlias = Mapping[str, Any]
 """Tensors ``[B, S]`` by name, as a call of a tokenizer returns them: a ``BatchEncoding``."""
-
-TokenFact: TypeAlias = Literal["special_tokens_mask", "sequence_ids", "word_ids", "offsets"]
 
 
 def mask_of(batch: Batch) -> Tensor:
@@ -276,36 +257,3 @@ def samples_of(batch: Batch) -> list[int]:
     """The number of the text that each row was made from; a long text may have several rows."""
     given = batch.get("overflow_to_sample_mapping")
     return list(range(len(batch[IDS]))) if given is None else torch.as_tensor(given).tolist()
-
-
-def token_fact(batch: Batch, name: TokenFact) -> Tensor:
-    """One fact about every token, int64 ``[B, S]``; for offsets ``[B, S, 2]``.
-
-    A batch that was not made from texts here does not know its texts: its tokens then are of one
-    text, of no word, and only padding is special.
-
-    Args:
-        batch: The batch.
-        name: ``special_tokens_mask``, 1 for special tokens and padding; ``sequence_ids``, the text
-            of a pair that a token is from, -1 for special tokens and padding; ``word_ids``, the
-            word of its text, -1 for none; ``offsets``, its first character and the one after its
-            last, both 0 if there is none.
-    """
-    ids: Tensor = batch[IDS]
-    given = batch.get("offset_mapping" if name == "offsets" else name)
-    if given is not None:
-        return torch.as_tensor(given, device=ids.device)
-    rows = getattr(batch, "encodings", None)
-    if rows:
-        # As floats, None becomes NaN in one call. Such small numbers are exact in float64.
-        facts = np.array([getattr(row, name) for row in rows], dtype=np.float64)
-        whole = np.where(np.isnan(facts), -1.0, facts).astype(np.int64)
-        return torch.from_numpy(whole).to(ids.device)
-    match name:
-        case "special_tokens_mask":
-            return 1 - mask_of(batch)
-        case "sequence_ids":
-            return mask_of(batch) - 1
-        case "word_ids":
-            return torch.full_like(ids, -1)
-    return ids.new_zeros((*ids.shape, 2))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from flodl.hf.batch_encoding import Batch, BatchEncoding, TensorKind, samples_of, token_fact
+from flodl.hf.batch_encoding import Batch, BatchEncoding, TensorKind, samples_of
 from flodl.hf.losses import IGNORED
 from flodl.hf.text.call_options import PaddingChoice
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
@@ -223,19 +223,23 @@ def align_labels(
             f"labels of {len(word_labels)} inputs were given for a batch with a row of input "
             f"{max(samples)} (from 0)"
         )
-    words = token_fact(enc, "word_ids").masked_fill(token_fact(enc, "sequence_ids") != 0, -1)
-    counts = [len(word_labels[sample]) for sample in samples]
-    for row, (highest, count) in enumerate(zip(words.amax(dim=1).tolist(), counts, strict=True)):
-        if highest >= count:
-            raise ValueError(
-                f"row {row} has a word number {highest} (from 0) and only {count} labels: label "
-                "words as the tokenizer divides the text, which is often at punctuation too"
-            )
-    # The last column stays ignored, because word -1 indexes it.
-    table = torch.full((len(samples), max(counts, default=0) + 1), IGNORED)
-    for row, sample in enumerate(samples):
-        table[row, : counts[row]] = torch.tensor(word_labels[sample], dtype=torch.int64)
-    labels = table.to(words.device).gather(1, words % table.shape[1])
-    if not all_pieces:
-        labels[:, 1:][words[:, 1:] == words[:, :-1]] = IGNORED
-    return labels
+    ids = enc["input_ids"]
+    labels = [[IGNORED] * ids.shape[1] for _ in samples]
+    # A batch that was not made from texts has no encodings, and knows no words.
+    for row, encoding in enumerate(getattr(enc, "encodings", None) or ()):
+        known, before = word_labels[samples[row]], None
+        for column, (word, text) in enumerate(
+            zip(encoding.word_ids, encoding.sequence_ids, strict=True)
+        ):
+            if word is None or text != 0:
+                continue
+            if word >= len(known):
+                raise ValueError(
+                    f"row {row} has a word number {word} (from 0) and only {len(known)} labels: "
+                    "label words as the tokenizer divides the text, which is often at punctuation "
+                    "too"
+                )
+            if all_pieces or word != before:
+                labels[row][column] = known[word]
+            before = word
+    return torch.tensor(labels, device=ids.device)

@@ -23,8 +23,8 @@ from torch import Tensor
 from flodl.errors import FlodlError
 from flodl.hf.errors import CheckpointFormatError, first_of
 from flodl.hf.hub import converted_file, locate
+from flodl.hf.sentence_settings import COMPANIONS, companions_of
 from flodl.hf.source import (
-    COMPANIONS,
     CONFIG,
     INDEX,
     PICKLES,
@@ -32,7 +32,6 @@ from flodl.hf.source import (
     Access,
     Checkpoint,
     Directory,
-    companions_of,
     copy_files,
     new_directory,
     shard_names,

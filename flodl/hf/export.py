@@ -19,14 +19,13 @@ from flodl.hf.errors import CheckpointMismatchError, ConfigError, first_of
 from flodl.hf.families import AutoConfig, DebertaV2Config, EncoderConfig
 from flodl.hf.head_kind import HeadKind, named_head
 from flodl.hf.opening import open_model, with_head
+from flodl.hf.sentence_settings import COMPANIONS, companions_of
 from flodl.hf.source import (
-    COMPANIONS,
     CONFIG,
     INDEX,
     WEIGHTS,
     Checkpoint,
     Directory,
-    companions_of,
     copy_files,
     new_directory,
     read_text,

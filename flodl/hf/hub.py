@@ -24,8 +24,8 @@ from flodl import log
 from flodl.hf import hub_errors
 from flodl.hf.errors import CheckpointFormatError, FileNotFoundOnHub, HubError, HubOffline, need
 from flodl.hf.hub_errors import Unreachable
+from flodl.hf.sentence_settings import COMPANIONS
 from flodl.hf.source import (
-    COMPANIONS,
     CONFIG,
     INDEX,
     PICKLES,

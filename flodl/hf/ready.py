@@ -16,7 +16,8 @@ from fdl.base.units import size_text
 from flodl.hf.errors import HubOffline, PickleOnlyError
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.hub import PICKLED, SENTENCE_FILES, Repository, locate
-from flodl.hf.source import COMPANIONS, Access
+from flodl.hf.sentence_settings import COMPANIONS
+from flodl.hf.source import Access
 
 TINY = "tiny"
 """Typed instead of a repository: a tiny model with random weights, made in the project."""

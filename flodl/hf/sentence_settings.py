@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import torch
@@ -12,7 +13,8 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from flodl.hf.errors import CheckpointFormatError, ConfigError
-from flodl.hf.source import Checkpoint
+from flodl.hf.source import Checkpoint, json_object, json_value
+from flodl.hf.text.files import OWN_NAMES
 
 Pooling: TypeAlias = Literal["mean", "cls", "max", "pooler"]
 """How the vectors of all tokens become one vector."""
@@ -28,14 +30,15 @@ Compare = Callable[[Tensor, Tensor], Tensor]
 
 _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
-# Older directories name the file after the family of the model.
-_MODEL_FILES = (
-    "sentence_bert_config.json",
-    "sentence_roberta_config.json",
-    "sentence_distilbert_config.json",
-    "sentence_albert_config.json",
-    "sentence_xlm-roberta_config.json",
+_POOLING = "1_Pooling/config.json"
+# Older directories name the file after the family of the model; it was ever made for these.
+_MODEL_FILES = tuple(
+    f"sentence_{family}_config.json"
+    for family in ("bert", "roberta", "distilbert", "albert", "xlm-roberta", "camembert", "xlnet")
 )
+COMPANIONS: Final = (*sorted(OWN_NAMES), _MODULES, _PROMPTS, *_MODEL_FILES, _POOLING)
+"""The tokenizer's files, and those that say how sentence embeddings are made."""
+
 # Older files have a flag per kind of pooling, newer files name the kind.
 _FLAGS: dict[str, Pooling] = {
     "pooling_mode_mean_tokens": "mean",
@@ -147,7 +150,7 @@ def settings_files(settings: SentenceSettings, width: int) -> dict[str, str]:
             }
             for number, kind in enumerate(steps)
         ],
-        "1_Pooling/config.json": {
+        _POOLING: {
             "word_embedding_dimension": width,
             **{flag: kind == settings.pooling for flag, kind in _FLAGS.items()},
             "include_prompt": settings.include_prompt,
@@ -168,7 +171,7 @@ def settings_files(settings: SentenceSettings, width: int) -> dict[str, str]:
 
 def _modules(text: str, where: str) -> list[tuple[str, str]]:
     """Kind and folder of each step, in order."""
-    steps = _parsed(text, where)
+    steps = json_value(text, where)
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise CheckpointFormatError(f"{where} must hold a list of objects, one per module")
     found = [
@@ -243,24 +246,21 @@ def _similarity(config: dict[str, Any]) -> Similarity:
 def _object(checkpoint: Checkpoint, name: str) -> dict[str, Any]:
     """A JSON object; empty if there is no such file."""
     text = checkpoint.text(name)
-    if text is None:
-        return {}
-    where = f"{checkpoint.name}/{name}"
-    value = _parsed(text, where)
-    if not isinstance(value, dict):
-        raise CheckpointFormatError(f"{where} must hold a JSON object")
-    return value
-
-
-def _parsed(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointFormatError(f"{where} is not JSON: {error}") from None
+    return {} if text is None else json_object(text, f"{checkpoint.name}/{name}")
 
 
 def _inside(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
+
+
+def companions_of(source: Checkpoint, names: Iterable[str] = COMPANIONS) -> dict[str, Path]:
+    """The files with these names in a checkpoint, downloaded if they are on the Hub.
+
+    Raises:
+        HubError: A file has to be downloaded and cannot be.
+    """
+    found = {name: source.file(name) for name in names}
+    return {name: path for name, path in found.items() if path is not None}
 
 
 # --- Comparing vectors -------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self, TypedDict, Unpack, final
+from typing import Any, Self, Unpack, final
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
@@ -26,6 +26,7 @@ from flodl.hf.hub import locate
 from flodl.hf.opening import Opening, Source, open_model, settled
 from flodl.hf.predict.batching import (
     Batching,
+    ReadingOptions,
     TextEncoding,
     device_of,
     encoded_batches,
@@ -41,7 +42,7 @@ from flodl.hf.sentence_settings import (
     similarity,
 )
 from flodl.hf.task_heads import inputs_of
-from flodl.hf.text.call_options import TruncationChoice, check_options
+from flodl.hf.text.call_options import check_options
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 _REST = (
@@ -50,7 +51,7 @@ _REST = (
 )
 
 
-class EncodingOptions(TypedDict, total=False):
+class EncodingOptions(ReadingOptions, total=False):
     """How texts become vectors; every entry is optional.
 
     Attributes:
@@ -60,12 +61,8 @@ class EncodingOptions(TypedDict, total=False):
         prompt: Put before every text, instead of the default prompt of the model.
         prompt_name: The name of one of the model's prompts.
         pooling: ``"mean"``, ``"cls"``, ``"max"`` or ``"pooler"``, instead of the settings.
-        truncation: Whether texts that are too long are cut (default); otherwise they raise an
-            error.
-        max_length: Tokens to cut to; None for :attr:`SentenceTransformer.max_seq_length`.
-        batch_size: See :class:`~flodl.hf.predict.batching.Batching`.
-        max_tokens: See there.
-        bucket: See there.
+        truncation: Here True by default.
+        max_length: None (default) for :attr:`SentenceTransformer.max_seq_length`.
         show_progress_bar: Show on a terminal how many texts are done.
     """
 
@@ -75,11 +72,6 @@ class EncodingOptions(TypedDict, total=False):
     prompt: str | None
     prompt_name: str | None
     pooling: Pooling | None
-    truncation: TruncationChoice
-    max_length: int | None
-    batch_size: int | None
-    max_tokens: int | None
-    bucket: bool
     show_progress_bar: bool | None
 
 
@@ -143,7 +135,15 @@ class SentenceTransformer:
         opened = open_model(src, HeadKind.BASE, {**asked, **asdict(inside)})
         self.graph, self.config = opened.graph, opened.config
         self.tokenizer = PreTrainedTokenizerFast.from_checkpoint(opened.checkpoint, opened.config)
-        settings = replace(settings, max_length=_length_limit(settings, self.tokenizer))
+        # A truncation section inside tokenizer.json does not count: it only holds what the last
+        # call before saving used.
+        files, limit = self.tokenizer.files, self.tokenizer.limit
+        longest = settings.max_length
+        if longest is None and files is not None:
+            longest = files.model_max_length()
+        if longest is not None and limit is not None:
+            longest = min(longest, limit)
+        settings = replace(settings, max_length=longest)
         self.settings = settings if prompts is None else replace(settings, prompts=dict(prompts))
 
     @property
@@ -202,13 +202,12 @@ class SentenceTransformer:
             TypeError: An entry is not a text, or an option is unknown.
         """
         check_options(options, EncodingOptions, "encode", _REST)
-        single = isinstance(sentences, str)
         texts = self._prepared([sentences] if isinstance(sentences, str) else sentences, options)
         pooling = options.get("pooling") or self.settings.pooling
         if pooling not in POOLINGS:
             raise ValueError(f"pooling {pooling!r} is not one of {', '.join(POOLINGS)}")
         vectors = self._vectors(texts, pooling, options)
-        found = vectors[0] if single else vectors
+        found = vectors[0] if isinstance(sentences, str) else vectors
         as_tensor = options.get("convert_to_tensor") or not options.get("convert_to_numpy", True)
         return found if as_tensor else found.numpy()
 
@@ -313,9 +312,7 @@ class SentenceTransformer:
         scaled = settings.normalize or options.get("normalize_embeddings", False)
         # Made outside of inference mode, so that callers can compute gradients with the result.
         vectors = torch.empty(len(texts), self.config.hidden_size)
-        batching = Batching(
-            options.get("batch_size", 32), options.get("max_tokens"), options.get("bucket", True)
-        )
+        batching = Batching.of(options)
         shown = _shown(len(texts)) if options.get("show_progress_bar") else nullcontext(None)
         with running(self.graph) as device, shown as tell:
             for inputs, _, batch in encoded_batches(texts, encoding, batching.on(device)):
@@ -362,20 +359,6 @@ def _full_name(source: Source) -> Source:
     if not isinstance(source, str) or "/" in source or "\\" in source or Path(source).exists():
         return source
     return f"sentence-transformers/{source}"
-
-
-def _length_limit(settings: SentenceSettings, tokenizer: PreTrainedTokenizerFast) -> int | None:
-    """Tokens that texts are cut to: the limit in the settings, else the tokenizer's limit.
-
-    A truncation section inside ``tokenizer.json`` does not count: it only holds what the last call
-    before saving used.
-    """
-    length = settings.max_length
-    if length is None and tokenizer.files is not None:
-        length = tokenizer.files.model_max_length()
-    if length is None or tokenizer.limit is None:
-        return length
-    return min(length, tokenizer.limit)
 
 
 def pool(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:

@@ -12,13 +12,13 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final, Protocol, final
 
-from fdl.base.files import replacing
+from fdl.base.files import put
 from flodl.hf.errors import CheckpointFormatError, PickleOnlyError
 
 CONFIG = "config.json"
@@ -329,6 +329,34 @@ def read_text(path: Path) -> str:
         raise CheckpointFormatError(f"{path} is not text in UTF-8") from None
 
 
+def json_value(text: str, where: str) -> Any:
+    """A JSON value.
+
+    Args:
+        text: Its text.
+        where: The file, for messages.
+
+    Raises:
+        CheckpointFormatError: It is not JSON.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointFormatError(f"{where} is not JSON: {error}") from error
+
+
+def json_object(text: str, where: str) -> dict[str, Any]:
+    """A JSON object; see :func:`json_value`.
+
+    Raises:
+        CheckpointFormatError: It is not a JSON object.
+    """
+    value = json_value(text, where)
+    if not isinstance(value, dict):
+        raise CheckpointFormatError(f"{where} must hold a JSON object, not {type(value).__name__}")
+    return value
+
+
 def pickle_only(name: str, revision: str | None = None) -> PickleOnlyError:
     """The error for a checkpoint without safetensors files.
 
@@ -346,38 +374,6 @@ def pickle_only(name: str, revision: str | None = None) -> PickleOnlyError:
 # --- Directories that are written ------------------------------------------------------------
 
 
-# The file is named after the family of the model; these are all families it was ever made for.
-_SENTENCE_MODELS = ("bert", "roberta", "distilbert", "albert", "xlm-roberta", "camembert", "xlnet")
-
-COMPANIONS = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "sentencepiece.bpe.model",
-    "spm.model",
-    "spiece.model",
-    "modules.json",
-    "config_sentence_transformers.json",
-    *(f"sentence_{family}_config.json" for family in _SENTENCE_MODELS),
-    "1_Pooling/config.json",
-)
-"""The tokenizer's files, and those that say how sentence embeddings are made."""
-
-
-def companions_of(source: Checkpoint, names: Iterable[str] = COMPANIONS) -> dict[str, Path]:
-    """The files with these names in a checkpoint, downloaded if they are on the Hub.
-
-    Raises:
-        HubError: A file has to be downloaded and cannot be.
-    """
-    found = {name: source.file(name) for name in names}
-    return {name: path for name, path in found.items() if path is not None}
-
-
 def copy_files(files: dict[str, Path], out: Path) -> None:
     """Copy files, each under its name, into a directory; a file that is its own target is skipped.
 
@@ -388,9 +384,7 @@ def copy_files(files: dict[str, Path], out: Path) -> None:
         target = out / name
         if target.exists() and target.samefile(path):
             continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as file:
-            file.write(path.read_bytes())
+        put(target, path.read_bytes())
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, final
 from flodl.hf.batch_encoding import BatchEncoding, TensorKind
 from flodl.hf.errors import ConfigError, need
 from flodl.hf.families import AutoConfig, EncoderConfig, family_of
-from flodl.hf.families.family import IDS, MASK
+from flodl.hf.families.family import IDS
 from flodl.hf.hub import locate
 from flodl.hf.source import CONFIG, Checkpoint, reach
 from flodl.hf.text.call_options import (
@@ -25,9 +25,9 @@ from flodl.hf.text.call_options import (
 from flodl.hf.text.calling import (
     NO_PAD_TOKEN,
     Features,
-    Filling,
     Texts,
     encode_rows,
+    fill_rows,
     gathered,
     padded,
     values_of,
@@ -150,12 +150,12 @@ class PreTrainedTokenizerFast(Vocabulary):
         if settings and source.files is not None:
             source = from_files(with_settings(source.files, settings, source.inner))
         made = cls(source, config_of(checkpoint))
-        sides = {"padding_side": padding_side, "truncation_side": truncation_side}
         if model_max_length is not None:
             made.model_max_length = model_max_length
-        for name, side in sides.items():
-            if side is not None:
-                setattr(made, name, checked_side(name, side))
+        if padding_side is not None:
+            made.padding_side = checked_side("padding_side", padding_side)
+        if truncation_side is not None:
+            made.truncation_side = checked_side("truncation_side", truncation_side)
         if special:
             made.add_special_tokens(special)
         return made
@@ -175,11 +175,6 @@ class PreTrainedTokenizerFast(Vocabulary):
         # Every prediction asks for it, and reading the settings again takes 40 microseconds.
         return self if config is self.config else PreTrainedTokenizerFast(self.source, config)
 
-    @property
-    def model_input_names(self) -> tuple[str, ...]:
-        """The values that a call returns; segments only if the models of the family read them."""
-        return self._known.model_input_names
-
     def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
         """Write the tokenizer so that the reference's ``AutoTokenizer`` loads it.
 
@@ -195,9 +190,9 @@ class PreTrainedTokenizerFast(Vocabulary):
         Raises:
             OSError: The system refused.
         """
-        set_here = {name: getattr(self, name) for name in _SETTINGS}
-        known = {name: getattr(self._known, name) for name in _SETTINGS}
-        return self.source.save(path, {n: v for n, v in set_here.items() if v != known[n]})
+        now = {name: getattr(self, name) for name in _SETTINGS}
+        told = {name: one for name, one in now.items() if one != getattr(self._known, name)}
+        return self.source.save(path, told)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str]) -> tuple[str, ...]:
         """Write the tokenizer into a directory, and return the files written; see :meth:`save`."""
@@ -231,12 +226,9 @@ class PreTrainedTokenizerFast(Vocabulary):
         check_options(options, CallOptions, "tokenizer")
         shape = self._shape(options)
         inputs, batched = gathered(text, text_pair, options.get("is_split_into_words", False))
-        padding = {
-            "pad_id": self.pad_id or 0,
-            "pad_token": self.pad_token or "",
-            "pad_type_id": self.pad_token_type_id,
-        }
-        encodings = encode_rows(self.source, inputs, shape, options, padding)
+        encodings = encode_rows(self.source, inputs, shape, options)
+        if shape.padding is not None:
+            fill_rows(encodings, shape.width(map(len, encodings)), self, shape.side)
         values, rows = values_of(encodings, self.model_input_names, options)
         if options.get("max_length") is None and options.get("verbose", True):
             self._warn_of_long_rows(rows)
@@ -290,10 +282,7 @@ class PreTrainedTokenizerFast(Vocabulary):
                 "padding_side": padding_side,
             }
         )
-        asked = return_attention_mask
-        masked = MASK in self.model_input_names if asked is None else asked
-        filling = Filling(self.pad_id, self.pad_token_type_id, masked, bool(asked))
-        return padded(encoded_inputs, shape, filling, return_tensors)
+        return padded(encoded_inputs, shape, self, return_tensors, return_attention_mask)
 
     def encode(
         self, text: str, text_pair: str | None = None, **options: Unpack[CallOptions]

@@ -20,7 +20,8 @@ from flodl.hf.head_kind import named_head
 from flodl.hf.opening import Opened
 from flodl.hf.predict.batching import TextEncoding
 from flodl.hf.reference import batch_of_prompt, largest_difference, load, outputs_of_reference
-from flodl.hf.source import COMPANIONS, Checkpoint, companions_of
+from flodl.hf.sentence_settings import COMPANIONS, companions_of
+from flodl.hf.source import Checkpoint
 from flodl.hf.task_heads import inputs_of
 from flodl.hf.text.files import OWN_NAMES
 from flodl.hf.tokenizer import PreTrainedTokenizerFast

@@ -7,9 +7,7 @@ from fdl.base.units import (
     format_metric as format_metric,
 )
 from flodl.monitor.ledger import Account as Account, TimeLedger as TimeLedger
-from flodl.monitor.media import (
-    MediaFolderSink as MediaFolderSink,
-)
+from flodl.monitor.media.folder import MediaFolderSink as MediaFolderSink
 from flodl.monitor.mlflow import MlflowSink as MlflowSink
 from flodl.monitor.monitor import Monitor as Monitor
 from flodl.monitor.records import (
@@ -29,9 +27,7 @@ from flodl.monitor.resources import (
     ResourceSample as ResourceSample,
     ResourceSampler as ResourceSampler,
 )
-from flodl.monitor.sinks import (
-    Sink as Sink,
-)
+from flodl.monitor.sinks import Sink as Sink
 from flodl.monitor.tensorboard import TensorBoardSink as TensorBoardSink
 from flodl.monitor.timeline import Timeline as Timeline, merge_timelines as merge_timelines
 from flodl.monitor.timeline_records import (

@@ -13,10 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, final
 
-from fdl.base.units import format_duration
+from fdl.base.run_record import started_ticks
+from fdl.base.units import counted, format_duration
 
 
 class Account(StrEnum):
@@ -122,8 +122,7 @@ class TimeLedger:
         earlier = self.earlier()
         columns = [("this session" if earlier else "", self.seconds())]
         if earlier:
-            sessions = len(self._earlier)
-            columns.append((f"{sessions} earlier session{'s' if sessions > 1 else ''}", earlier))
+            columns.append((counted(len(self._earlier), "earlier session"), earlier))
         names = {name for _, sums in columns for name, spent in sums.items() if spent > 0}
         weight = {name: math.fsum(sums.get(name, 0.0) for _, sums in columns) for name in names}
         ordered = sorted(names, key=lambda name: (-weight[name], name))
@@ -183,19 +182,11 @@ def _checked_session(session: object) -> dict[str, float]:
 
 
 def _process_age() -> float:
-    """Return the seconds since the operating system started this process; 0 if unknown."""
-    try:
-        # Field 22, in ticks since boot; the name before it may contain spaces and parentheses.
-        after_name = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2]
-        started = int(after_name.split()[19]) / os.sysconf("SC_CLK_TCK")
+    """Return the seconds since the operating system started this process."""
+    ticks = started_ticks(os.getpid())
+    if ticks is not None:
+        started = ticks / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
-    except (OSError, ValueError, IndexError, AttributeError):
-        return _psutil_process_age()
+    import psutil
 
-
-def _psutil_process_age() -> float:
-    try:
-        import psutil
-    except ImportError:
-        return 0.0
     return max(0.0, time.time() - float(psutil.Process().create_time()))

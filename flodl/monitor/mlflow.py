@@ -103,7 +103,7 @@ class MlflowSink:
         """Keep an image, histogram, text, table or curve for the next flush."""
         if self._media is None:
             folder = TemporaryDirectory(prefix="flodl-mlflow-")
-            self._media = folder, MediaFolderSink(folder.name)
+            self._media = folder, MediaFolderSink(Path(folder.name) / "media")
         self._media[1].media(record)
         for name, area in record.areas().items():
             self._add(name, area, record.step)
@@ -125,18 +125,15 @@ class MlflowSink:
         self._client.set_terminated(self._run, status=_STATUS[summary.status], end_time=end)
 
     def _upload_media(self) -> None:
-        """Write the kept media into a temporary folder, upload it and empty it."""
+        """Write the kept media into a temporary folder, upload it and remove it."""
         if self._media is None:
             return
         folder, sink = self._media
         sink.flush()
-        if any(Path(folder.name).iterdir()):
-            self._client.log_artifacts(self._run, folder.name, "media")
-        for entry in Path(folder.name).iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+        written = Path(folder.name) / "media"
+        if written.exists():
+            self._client.log_artifacts(self._run, str(written), "media")
+            shutil.rmtree(written)
 
     def _begin(self, info: RunInfo) -> None:
         uri = self._store

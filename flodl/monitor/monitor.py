@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fdl.base.masking import KNOWN
 from flodl import log
@@ -48,6 +48,7 @@ from flodl.monitor.sinks import CsvSink, LogSink, Sink, TerminalSink
 from flodl.monitor.step_files import StepFilesSink
 
 _FLUSH_TIMEOUT = 10.0
+_Kind = TypeVar("_Kind", bound=Sink)
 
 
 class Monitor(MediaMethods):
@@ -93,8 +94,6 @@ class Monitor(MediaMethods):
         # Held while history and deliveries change together: a late sink gets each record once.
         self._lock = threading.Lock()
         self._deliveries: list[Delivery] = []
-        self._files: dict[tuple[type[Sink], str], Delivery] = {}
-        self._drawings: list[tuple[DrawingSink, Delivery]] = []
         self._server: LiveServer | None = None
         self._folder: Path | None = None
         self._is_temporary = False
@@ -189,9 +188,7 @@ class Monitor(MediaMethods):
 
         A page that was removed since then is not made again. A page that cannot be written stays.
         """
-        with self._lock:
-            pages = [one.sink for one in self._deliveries if isinstance(one.sink, HtmlSink)]
-        for page in pages:
+        for page, _ in self._following(HtmlSink):
             try:
                 page.amend(seconds)
             except OSError as error:
@@ -478,13 +475,12 @@ class Monitor(MediaMethods):
         self.set_identity(**identity)
         if parameters and "parameters" not in self._info.metadata:
             self.set_metadata({"parameters": parameters})
-        sink = DrawingSink(graph, self.set_svg, self._has_readers, profiled=profiled)
-        self._drawings.append((sink, self.add_sink(sink)))
+        self.add_sink(DrawingSink(graph, self.set_svg, self._has_readers, profiled=profiled))
 
     @property
     def draws(self) -> bool:
         """Whether it draws a model: :meth:`watch` or :meth:`set_svg` was called."""
-        return bool(self._drawings or self._info.svg)
+        return bool(self._info.svg) or bool(self._following(DrawingSink))
 
     def _is_served(self) -> bool:
         return self._server is not None
@@ -494,7 +490,7 @@ class Monitor(MediaMethods):
         return server is not None and server.has_readers
 
     def _draw(self, deadline: float) -> None:
-        for sink, delivery in self._drawings:
+        for sink, delivery in self._following(DrawingSink):
             sink.renew()
             delivery.flush(max(0.0, deadline - time.monotonic()))
 
@@ -508,13 +504,21 @@ class Monitor(MediaMethods):
         for delivery in self._deliveries:
             delivery.tell(name, *values)
 
+    def _following(self, kind: type[_Kind]) -> list[tuple[_Kind, Delivery]]:
+        """The sinks of a kind."""
+        with self._lock:
+            return [(one.sink, one) for one in self._deliveries if isinstance(one.sink, kind)]
+
     def _follow(
         self, kind: type[HtmlSink] | type[LogSink] | type[CsvSink], path: str | os.PathLike[str]
     ) -> None:
-        key = kind, str(Path(path).absolute())
-        delivery = self._files.get(key)
-        if delivery is None or delivery.error is not None:
-            delivery = self._files[key] = self.add_sink(kind(path))
+        """Bring the file of a sink up to date; add the sink if it is new or was detached."""
+        file = Path(path).absolute()
+        for sink, delivery in self._following(kind):
+            if delivery.error is None and Path(str(sink)).absolute() == file:
+                break
+        else:
+            delivery = self.add_sink(kind(path))
         delivery.flush(_FLUSH_TIMEOUT)
 
     def _print(self, say: Callable[[TerminalSink], None]) -> None:

@@ -209,15 +209,8 @@ class RunInfo:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "total": self.total,
-            "started": self.started.isoformat(timespec="seconds"),
-            "label": self.label,
-            "run": self.run,
-            "hash": self.hash,
-            "metadata": dict(self.metadata),
-            "svg": self.svg,
-        }
+        started = self.started.isoformat(timespec="seconds")
+        return vars(self) | {"started": started, "metadata": dict(self.metadata)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +263,9 @@ class Finish:
         }
 
 
-def finite(value: float) -> float | None:
+def finite(value: float | None) -> float | None:
     """Return `value`, or None for values that JSON lacks (nan, infinities)."""
-    return value if math.isfinite(value) else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 _IF_KNOWN: Mapping[str, Callable[[float], object]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -55,19 +56,17 @@ class SeriesStore:
                 curve = self._curves.get(piece.name)
                 if curve is None:
                     curve = self._curves[piece.name] = _Curve()
-                curve.extend(_whole(piece.steps), np.asarray(piece.values, float))
-                if curve.count > self._limit:
-                    curve.thin(self._limit // 2)
+                curve.extend(as_steps(piece.steps), np.asarray(piece.values, float))
+                curve.limit(self._limit)
                 steps, seconds = piece.clock
-                self._clock.extend(_whole(steps), np.asarray(seconds, float))
-                if self._clock.count > MOMENTS_KEPT:
-                    self._clock.thin(MOMENTS_KEPT // 2)
+                self._clock.extend(as_steps(steps), np.asarray(seconds, float))
+                self._clock.limit(MOMENTS_KEPT)
 
     @property
     def steps_done(self) -> int | None:
         """The number of steps up to the last one of all curves; None without one."""
         with self._lock:
-            ends = [int(curve.view()[0][-1]) for curve in self._curves.values() if curve.count]
+            ends = [curve.steps[-1] for curve in self._curves.values() if curve.steps]
         return max(ends) + 1 if ends else None
 
     def names(self) -> tuple[str, ...]:
@@ -86,8 +85,7 @@ class SeriesStore:
             curve = self._curves.get(name)
             if curve is None:
                 return StepSeries(name, (), ())
-            steps, values = curve.view()
-        # Appending writes beyond the end of these views, and thinning makes new arrays.
+            steps, values = curve.read()
         steps, values = thinned(steps, values, points)
         return StepSeries(name, steps.tolist(), values.tolist())
 
@@ -99,40 +97,31 @@ class SeriesStore:
     def clock(self) -> tuple[list[int], list[float]]:
         """Return steps in rising order, and the seconds at which they were logged."""
         with self._lock:
-            steps, seconds = self._clock.view()
-            return steps.tolist(), seconds.tolist()
+            return self._clock.steps.tolist(), self._clock.values.tolist()
 
 
 class _Curve:
-    """Two arrays that grow by doubling."""
+    """Steps and values, in arrays that grow by doubling."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self._steps: Steps = np.empty(64, np.int64)
-        self._values: Values = np.empty(64, np.float64)
+        self.steps, self.values = array("q"), array("d")
 
-    def view(self) -> tuple[Steps, Values]:
-        return self._steps[: self.count], self._values[: self.count]
+    def read(self) -> tuple[Steps, Values]:
+        """Return a copy."""
+        return np.array(self.steps), np.array(self.values)
 
     def extend(self, steps: Steps, values: Values) -> None:
-        if self.count and len(steps) and steps[0] <= self._steps[self.count - 1]:
-            fresh = steps > self._steps[self.count - 1]
+        if self.steps and len(steps) and steps[0] <= self.steps[-1]:
+            fresh = steps > self.steps[-1]
             steps, values = steps[fresh], values[fresh]
-        end = self.count + len(steps)
-        if end > len(self._steps):
-            self._grow(max(end, 2 * len(self._steps)))
-        self._steps[self.count : end] = steps
-        self._values[self.count : end] = values
-        self.count = end
+        self.steps.frombytes(steps.tobytes())
+        self.values.frombytes(values.tobytes())
 
-    def thin(self, points: int) -> None:
-        self._steps, self._values = thinned(*self.view(), points)
-        self.count = len(self._steps)
-
-    def _grow(self, size: int) -> None:
-        steps, values = self.view()
-        self._steps, self._values = np.empty(size, np.int64), np.empty(size, np.float64)
-        self._steps[: self.count], self._values[: self.count] = steps, values
+    def limit(self, most: int) -> None:
+        """Thin more than `most` points to half of them."""
+        if len(self.steps) > most:
+            steps, values = thinned(*self.read(), most // 2)
+            self.steps, self.values = array("q", steps.tobytes()), array("d", values.tobytes())
 
 
 def thinned(steps: Steps, values: Values, points: int | None) -> tuple[Steps, Values]:
@@ -169,7 +158,7 @@ def thinned(steps: Steps, values: Values, points: int | None) -> tuple[Steps, Va
     return steps[kept], values[kept]
 
 
-def _whole(steps: Sequence[int]) -> Steps:
+def as_steps(steps: Sequence[int]) -> Steps:
     """Return steps as an array; for a range, the usual case, without reading its elements."""
     if isinstance(steps, range):
         return np.arange(steps.start, steps.stop, steps.step, dtype=np.int64)

@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import IO, Any, TypeAlias, cast, final
 
 from fdl.base.files import replace_text
 from fdl.base.masking import KNOWN
 from flodl import log
 from flodl.errors import StateError
-from flodl.monitor.jsonl import JsonlSink
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepProgress, finite, to_json
+from flodl.monitor.sinks import TextFileSink
 
 _READER_SECONDS = 5.0
 """How long after a request of a browser somebody is taken to look at the page."""
@@ -28,15 +28,20 @@ _READER_SECONDS = 5.0
 Post: TypeAlias = Callable[[Any, Callable[[Mapping[str, Any]], object]], object]
 """Takes a request of a reader, and a function for its answer."""
 
-
 _LOADS = 60
 
 
 @final
-class PageFilesSink:
+class PageFilesSink(TextFileSink):
     """Writes the records of a run, and what is true of it now, into a folder.
 
-    ``records.jsonl`` has the facts of the run, its epochs and its end; it only grows.
+    ``records.jsonl`` only grows. Each line is a JSON object with a ``type``: ``run`` are the facts
+    of the run, without its drawing, again after every change. ``epoch`` is one epoch, and
+    ``finish`` the end of the run. Metrics that are nan or infinite are text, other such numbers
+    null. An existing file is continued: a line cut off by a crash is removed, and an epoch that is
+    already in the file is not written again. An epoch trained again after a resume has two lines;
+    the later one counts.
+
     ``now.json`` has the position, the ledger and the newest loads; it is replaced. ``graph.svg``
     is the drawing of the model. A page that is open knows by ``session`` that another training has
     begun to write.
@@ -49,8 +54,9 @@ class PageFilesSink:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(folder)
-        self._records = JsonlSink(self._folder / "records.jsonl")
-        self._drawing = ""
+        super().__init__(self._folder / "records.jsonl")
+        self._known: set[str] = set()
+        self._facts = self._drawing = ""
         self._loads: deque[dict[str, Any]] = deque(maxlen=_LOADS)
         self._now: dict[str, Any] = {"session": secrets.token_hex(8), "drawing": 0}
 
@@ -58,17 +64,36 @@ class PageFilesSink:
         return str(self._folder)
 
     def open(self, info: RunInfo) -> None:
-        """Keep the facts; write a drawing that has changed."""
-        self._records.open(info)
-        if info.svg != self._drawing:
-            self._drawing = info.svg
+        """Begin or continue the file; keep facts that have changed, and write a new drawing."""
+        super().open(info)
+        form = info.as_json()
+        drawing = form.pop("svg")
+        facts = _line("run", form)
+        if facts != self._facts:
+            self._facts = facts
+            self._pending.append(facts)
+        if drawing != self._drawing:
+            self._drawing = drawing
             # A page fetches the drawing to show it, because it can be large.
-            replace_text(self._folder / "graph.svg", info.svg)
-            self._now["drawing"] = self._now["drawing"] + 1 if info.svg else 0
+            replace_text(self._folder / "graph.svg", drawing)
+            self._now["drawing"] = self._now["drawing"] + 1 if drawing else 0
+
+    def _begin(self) -> None:
+        self._path.touch()
+        whole = 0
+        with self._path.open("r+b") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    file.truncate(whole)
+                    break
+                whole += len(line)
+                self._known.add(line.decode("utf-8", "replace").rstrip("\n"))
 
     def record(self, record: EpochRecord) -> None:
         """Keep one epoch for the next flush."""
-        self._records.record(record)
+        line = _line("epoch", record.as_json())
+        if line not in self._known:
+            self._pending.append(line)
 
     def progress(self, progress: StepProgress) -> None:
         """Set the position of the training, and keep the load of the machine."""
@@ -80,15 +105,19 @@ class PageFilesSink:
         self._now["ledger"] = {name: finite(taken) for name, taken in seconds.items()}
 
     def flush(self) -> None:
-        """Append the kept records, and replace what is true now."""
-        self._records.flush()
+        """Replace what is true now, and append the kept records; the end of a run is the last."""
         now = to_json({**self._now, "loads": list(self._loads)})
         replace_text(self._folder / "now.json", now)
+        super().flush()
 
     def finish(self, summary: Finish) -> None:
         """Write the end of the run."""
+        self._pending.append(_line("finish", summary.as_json()))
         self.flush()
-        self._records.finish(summary)
+
+
+def _line(kind: str, form: Mapping[str, Any]) -> str:
+    return to_json({"type": kind, **form})
 
 
 @final
@@ -120,7 +149,7 @@ class LiveServer:
         temporary: Remove the folder once the program has ended.
 
     Raises:
-        StateError: The port is not one of 0 to 65535, or this machine cannot serve the page.
+        StateError: This machine cannot serve the page.
     """
 
     def __init__(
@@ -133,8 +162,7 @@ class LiveServer:
         temporary: bool = False,
     ) -> None:
         words = [name for name, on in (("buttons", buttons), ("temporary", temporary)) if on]
-        place = [str(run), host, str(check_port(port))]
-        argv = [sys.executable, "-P", "-m", "fdl.runs.pages", *place, *words]
+        argv = [sys.executable, "-P", "-m", "fdl.runs.pages", str(run), host, str(port), *words]
         said: dict[str, Any] = {}
         reason = "its process did not start"
         try:
@@ -146,6 +174,8 @@ class LiveServer:
                 encoding="utf-8",
                 start_new_session=True,
             )
+            self._input = cast("IO[str]", self._process.stdin)
+            self._output = cast("IO[str]", self._process.stdout)
             said = json.loads(self._output.readline() or "{}")
         except OSError as failure:
             reason = failure.strerror or str(failure)
@@ -164,9 +194,6 @@ class LiveServer:
         self._lock = threading.Lock()
         self._listener = threading.Thread(target=self._listen, name="flodl-live-page", daemon=True)
         self._listener.start()
-
-    def __str__(self) -> str:
-        return f"live page on {self.url.partition('//')[2].partition('/')[0]}"
 
     @property
     def has_readers(self) -> bool:
@@ -199,14 +226,6 @@ class LiveServer:
             self._process.wait()
         self._listener.join()
 
-    @property
-    def _input(self) -> Any:
-        return self._process.stdin
-
-    @property
-    def _output(self) -> Any:
-        return self._process.stdout
-
     def _tell(self, said: Mapping[str, Any]) -> None:
         with self._lock, suppress(OSError, ValueError):  # a process that has ended shows no page
             self._input.write(json.dumps(said) + "\n")
@@ -233,8 +252,8 @@ class LiveServer:
         return ""
 
 
-def check_port(port: int) -> int:
-    """Return the port if it is valid.
+def check_port(port: int) -> None:
+    """Check a port.
 
     Raises:
         StateError: The port is not one of 0 to 65535.
@@ -243,4 +262,3 @@ def check_port(port: int) -> int:
         raise StateError(
             f"serve(port={port}): ports are 0 to 65535; choose another, or 0 for any that is free"
         )
-    return port

@@ -165,34 +165,31 @@ class CsvSink(TextFileSink):
         self._columns: dict[str, None] = {}  # in order of appearance
         self._ranks = 0
         self._records: list[EpochRecord] = []
+        self._heading: list[str] = []
         self._written = 0
-        self._stale = True
 
     def _begin(self) -> None:
         self.flush()
 
     def record(self, record: EpochRecord) -> None:
         """Keep the epoch for the next flush."""
-        before = len(self._columns), self._ranks
         self._columns.update(dict.fromkeys(name for name, _ in _values(record)))
         if record.ranks is not None:
             self._ranks = max(self._ranks, len(record.ranks.per_rank))
-        self._stale = self._stale or (len(self._columns), self._ranks) != before
         self._records.append(record)
 
     def flush(self) -> None:
         """Append the kept rows, or write the file again if its columns have changed."""
         names = list(self._columns)
-        if self._stale:
-            heading = ["epoch", "duration_s", *names, *_RESOURCE_COLUMNS]
-            heading += _rank_columns(self._ranks)
-            rows = [_row(record, names, self._ranks) for record in self._records]
+        heading = ["epoch", "duration_s", *names, *_RESOURCE_COLUMNS, *_rank_columns(self._ranks)]
+        is_new = heading != self._heading
+        records = self._records if is_new else self._records[self._written :]
+        rows = [_row(record, names, self._ranks) for record in records]
+        if is_new:
             replace_text(self._path, _csv([heading, *rows]))
-        elif self._written < len(self._records):
-            fresh = self._records[self._written :]
-            append_text(self._path, _csv([_row(record, names, self._ranks) for record in fresh]))
-        self._stale = False
-        self._written = len(self._records)
+        elif rows:
+            append_text(self._path, _csv(rows))
+        self._heading, self._written = heading, len(self._records)
 
     def finish(self, summary: Finish) -> None:  # noqa: ARG002 - only measurements are written
         """Write the remaining rows."""

@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
-from fdl.base.files import append_bytes, replace_text
+from fdl.base.files import append_bytes, is_name, replace_text
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
-from flodl.monitor.series import thinned
+from flodl.monitor.series import Values, as_steps, thinned
 
 VERSION = 1
 BLOCK = 128
@@ -37,6 +36,7 @@ LIMIT = 2**17
 
 _FORMAT = "<f8"
 _POINT, _ROW = 2, 6
+_NO_POINTS: Values = np.empty((0, _POINT))
 _TIME, _EPOCHS = "time", "epochs"
 
 
@@ -66,7 +66,8 @@ class StepFilesSink:
         self._folder = Path(folder)
         self._limit = max(2 * BLOCK, limit)
         self._clock = clock
-        self._files: dict[tuple[str, str], _CurveFile] = {}
+        self._curves: dict[str, _CurveFile] = {}
+        self._marks: dict[str, _CurveFile] = {}
         self._opened: float | None = None
         self._stale = True
 
@@ -82,30 +83,29 @@ class StepFilesSink:
     def record(self, record: EpochRecord) -> None:
         """Keep how many steps an epoch ended with."""
         if record.steps_done is not None:
-            self._extend(_EPOCHS, "", [record.steps_done], [record.epoch + 1.0])
+            self._extend(self._marks, _EPOCHS, [record.steps_done], [record.epoch + 1.0])
 
     def steps(self, series: Sequence[StepSeries]) -> None:
         """Keep pieces of curves for the next flush."""
-        begins = min((piece.steps[0] for piece in series if len(piece.steps)), default=None)
-        if begins is None:
+        pieces = [piece for piece in series if len(piece.steps)]
+        if not pieces:
             return
-        ends = max(piece.steps[-1] for piece in series if len(piece.steps)) + 1
-        if not self._curve(_TIME, "").count:
-            self._extend(
-                _TIME, "", [begins], [self._clock() if self._opened is None else self._opened]
-            )
-        self._extend(_TIME, "", *self._moments(series, ends))
-        for piece in series:
-            if len(piece.steps):
-                self._extend("curve", piece.name, _counted(piece.steps), piece.values)
+        if _TIME not in self._marks:
+            begins = min(piece.steps[0] for piece in pieces)
+            opened = self._clock() if self._opened is None else self._opened
+            self._extend(self._marks, _TIME, [begins], [opened])
+        self._extend(self._marks, _TIME, *self._moments(pieces))
+        for piece in pieces:
+            # Steps of a series count from 0, those of the files from 1.
+            self._extend(self._curves, piece.name, as_steps(piece.steps) + 1, piece.values)
 
     def flush(self) -> None:
         """Append the kept points; write the index if a file has another name now."""
-        if not any(curve.count for kind, curve in self._by_kind() if kind != _EPOCHS):
+        if not self._curves:
             return
         self._folder.mkdir(exist_ok=True)
         outdated: list[Path] = []
-        for _, curve in self._by_kind():
+        for curve in (*self._marks.values(), *self._curves.values()):
             outdated += curve.flush(self._limit)
         if outdated or self._stale:
             replace_text(self._folder / "index.json", json.dumps(self._index(), indent=1) + "\n")
@@ -117,73 +117,61 @@ class StepFilesSink:
         """Append the rest."""
         self.flush()
 
-    def _moments(self, series: Sequence[StepSeries], ends: int) -> tuple[list[int], list[float]]:
+    def _moments(self, pieces: Sequence[StepSeries]) -> tuple[list[int], list[float]]:
         """Steps from 1, and when they were done."""
-        if self._opened is None or not (clock := series[0].clock)[0]:
-            return [ends], [self._clock()]
+        if self._opened is None or not (clock := pieces[0].clock)[0]:
+            return [max(piece.steps[-1] for piece in pieces) + 1], [self._clock()]
         return [step + 1 for step in clock[0]], [self._opened + after for after in clock[1]]
 
-    def _by_kind(self) -> list[tuple[str, _CurveFile]]:
-        return [(kind, curve) for (kind, _), curve in self._files.items()]
-
-    def _extend(self, kind: str, name: str, steps: Sequence[int], values: Sequence[float]) -> None:
-        at, measured = np.asarray(steps, float), np.asarray(values, float)
-        self._curve(kind, name).extend(at, measured)
-
-    def _curve(self, kind: str, name: str) -> _CurveFile:
-        key = kind, name
-        if key not in self._files:
-            stem = kind if kind != "curve" else str(len(self._files))
-            self._files[key] = _CurveFile(self._folder, stem)
+    def _extend(
+        self, files: dict[str, _CurveFile], name: str, steps: Any, values: Sequence[float]
+    ) -> None:
+        if name not in files:
+            number = len(self._marks) + len(self._curves)
+            base = name if files is self._marks else str(number)
+            files[name] = _CurveFile(self._folder, base)
             self._stale = True
-        return self._files[key]
+        files[name].extend(np.asarray(steps, float), np.asarray(values, float))
 
     def _index(self) -> dict[str, Any]:
-        written: dict[str, Any] = {"version": VERSION, "block": BLOCK, "curves": {}}
-        for (kind, name), curve in self._files.items():
-            if kind == "curve":
-                written["curves"][name] = curve.stem
-            else:
-                written[kind] = curve.stem
-        return written
+        curves = {name: curve.stem for name, curve in self._curves.items()}
+        marks = {name: curve.stem for name, curve in self._marks.items()}
+        return {"version": VERSION, "block": BLOCK, "curves": curves, **marks}
 
     def _continue_folder(self) -> None:
         try:
             index = json.loads((self._folder / "index.json").read_text(encoding="utf-8"))
-            stems = [("curve", name, stem) for name, stem in index["curves"].items()]
-            stems += [(kind, "", index[kind]) for kind in (_TIME, _EPOCHS) if kind in index]
-        except (OSError, ValueError, KeyError, AttributeError):
+            curves = dict(index["curves"])
+        except (OSError, ValueError, KeyError, TypeError):
             return
-        for kind, name, stem in stems:
-            self._files[kind, name] = _CurveFile.continued(self._folder, str(stem))
+        marks = {name: index[name] for name in (_TIME, _EPOCHS) if name in index}
+        if not all(map(is_name, [*curves.values(), *marks.values()])):
+            return
+        for files, stems in ((self._curves, curves), (self._marks, marks)):
+            for name, stem in stems.items():
+                files[name] = _CurveFile.continued(self._folder, stem)
 
 
 class _CurveFile:
     """The files of one curve, and the points that are not in them yet."""
 
-    def __init__(self, folder: Path, stem: str) -> None:
-        self._folder = folder
-        self._base, self._generation = stem, 0
-        self._pending: list[npt.NDArray[np.float64]] = []
-        self._open_block: npt.NDArray[np.float64] = np.empty((0, _POINT))
-        self._last = -1.0
-        self._written = False
-        self._rewritten: npt.NDArray[np.float64] | None = None
+    def __init__(self, folder: Path, base: str) -> None:
+        self._folder, self._base, self._generation = folder, base, 0
         self._continues = False
-        self.count = 0
+        self._outdated: list[Path] = []
+        self._begin(_NO_POINTS)
 
     @classmethod
     def continued(cls, folder: Path, stem: str) -> _CurveFile:
         base, _, generation = stem.rpartition("-")
         made = cls(folder, base)
-        made._generation = int(generation)
-        made._written = made._continues = True
+        made._generation, made._written = int(generation), True
         points = made._read()
-        made._last = points[-1, 0] if len(points) else -1.0
-        made._open_block = points[len(points) // BLOCK * BLOCK :]
-        made.count = len(points)
-        if not made._is_whole(len(points)):
-            made._rewritten = points
+        if made._is_whole(len(points)):
+            made._begin(points, written=True)
+        else:
+            made._renew(points)
+        made._continues = True
         return made
 
     @property
@@ -191,13 +179,25 @@ class _CurveFile:
         """The name of the file with the points, without its ending."""
         return f"{self._base}-{self._generation}"
 
-    def extend(self, steps: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> None:
+    def _begin(self, points: Values, *, written: bool = False) -> None:
+        """Take these points as all there are, in the files or for the next flush."""
+        self._written = written
+        self._pending: list[Values] = [] if written else [points]
+        self._open_block = points[len(points) // BLOCK * BLOCK :] if written else _NO_POINTS
+        self._last = float(points[-1, 0]) if len(points) else -1.0
+        self.count = len(points)
+
+    def _renew(self, points: Values) -> None:
+        """Let new files with these points take the place of those that are there."""
+        self._outdated += [self._points, self._blocks]
+        self._generation += 1
+        self._begin(points)
+
+    def extend(self, steps: Values, values: Values) -> None:
         if self._continues and steps[0] <= self._last:
             # A restart trains these steps again, from an older checkpoint.
             points = self._read()
-            self._rewritten = points[points[:, 0] < steps[0]]
-            self.count = len(self._rewritten)
-            self._last = self._rewritten[-1, 0] if self.count else -1.0
+            self._renew(points[points[:, 0] < steps[0]])
         self._continues = False
         fresh = np.stack([steps, values], axis=1)[steps > self._last]
         if len(fresh):
@@ -207,21 +207,13 @@ class _CurveFile:
 
     def flush(self, limit: int) -> list[Path]:
         """Write the points; return files that no index names once it is written again."""
-        points = np.concatenate([np.empty((0, _POINT)), *self._pending])
+        if self.count > limit:
+            points = self._read()
+            steps, values = thinned(points[:, 0].astype(np.int64), points[:, 1], limit // 2)
+            self._renew(np.stack([steps.astype(float), values], axis=1))
+        self._append(np.concatenate([_NO_POINTS, *self._pending]))
         self._pending.clear()
-        old = self._rewritten
-        if old is None and self.count <= limit:
-            self._append(points)
-            return []
-        whole = np.concatenate([self._read() if old is None else old, points])
-        if len(whole) > limit:
-            keys, values = thinned(whole[:, 0].astype(np.int64), whole[:, 1], limit // 2)
-            whole = np.stack([keys.astype(float), values], axis=1)
-        outdated = [self._points, self._blocks] if self._written else []
-        self._generation += 1
-        self._rewritten, self._written = None, False
-        self._open_block, self.count = np.empty((0, _POINT)), len(whole)
-        self._append(whole)
+        outdated, self._outdated = self._outdated, []
         return outdated
 
     @property
@@ -232,10 +224,11 @@ class _CurveFile:
     def _blocks(self) -> Path:
         return self._folder / f"{self.stem}.blocks.f64"
 
-    def _read(self) -> npt.NDArray[np.float64]:
-        """The points in the file; half a point at its end is what a crash left."""
-        numbers: npt.NDArray[np.float64] = np.fromfile(self._points, _FORMAT)
-        return numbers[: len(numbers) // _POINT * _POINT].reshape(-1, _POINT)
+    def _read(self) -> Values:
+        """All points; half a point at the end of the file is what a crash left."""
+        numbers: Values = np.fromfile(self._points, _FORMAT) if self._written else np.empty(0)
+        whole = numbers[: len(numbers) // _POINT * _POINT].reshape(-1, _POINT)
+        return np.concatenate([whole, *self._pending])
 
     def _is_whole(self, points: int) -> bool:
         """Whether both files end where their last point and block end."""
@@ -243,7 +236,7 @@ class _CurveFile:
         sizes = self._points.stat().st_size, rows
         return sizes == (points * _POINT * 8, points // BLOCK * _ROW * 8)
 
-    def _append(self, points: npt.NDArray[np.float64]) -> None:
+    def _append(self, points: Values) -> None:
         if not self._written:
             self._points.write_bytes(b"")
             self._blocks.unlink(missing_ok=True)
@@ -260,7 +253,7 @@ class _CurveFile:
         self._open_block = unblocked[full * BLOCK :]
 
 
-def block_rows(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def block_rows(points: Values) -> Values:
     """Return the rows of the file of blocks.
 
     Args:
@@ -278,10 +271,3 @@ def block_rows(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     mean = np.where(finite, values, 0.0).sum(axis=1) / np.maximum(count, 1)
     columns = [np.where(none, np.nan, column) for column in (low, high, mean)]
     return np.stack([steps[:, 0], steps[:, -1], *columns, BLOCK - count], axis=1)
-
-
-def _counted(steps: Sequence[int]) -> Sequence[int]:
-    """Steps of a series count from 0, those of the files from 1."""
-    if isinstance(steps, range):
-        return range(steps.start + 1, steps.stop + 1, steps.step)
-    return [step + 1 for step in steps]

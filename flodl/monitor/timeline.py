@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeAlias, TypeVar, final
 
 from fdl.base import page_assets
@@ -144,12 +143,7 @@ class Timeline:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -186,7 +180,7 @@ class Timeline:
             ValueError: The kind is unknown, or the fields do not fit the kind.
         """
         with self._lock:  # read the clock inside, so that events are in order of time
-            event = TimelineEvent(self._now_ms(), EventKind(kind), fields, self.rank)
+            event = TimelineEvent(self.elapsed_ms, EventKind(kind), fields, self.rank)
             self._events.append(event)
 
     @property
@@ -197,7 +191,9 @@ class Timeline:
     @property
     def elapsed_ms(self) -> float:
         """Milliseconds since the timeline was created; for one made from records, their length."""
-        return self._now_ms()
+        if self._begin is None:
+            return self._end_ms
+        return round((self._clock() - self._begin) * 1000, 3)
 
     @property
     def samples(self) -> list[TimelineSample]:
@@ -230,7 +226,7 @@ class Timeline:
 
     def summary(self) -> TimelineSummary:
         """Return a summary of the timeline in a few numbers."""
-        return summarize(self.samples, self.events, self._now_ms())
+        return summarize(self.samples, self.events, self.elapsed_ms)
 
     def save_json(self, path: str | os.PathLike[str]) -> None:
         """Write everything as JSON for :meth:`load`; every record has its own line.
@@ -262,11 +258,6 @@ class Timeline:
         parts = {"title": to_json(title), "timeline": self._as_json()}
         write_text(path, page_assets.page(title, parts))
 
-    def _now_ms(self) -> float:
-        if self._begin is None:
-            return self._end_ms
-        return round((self._clock() - self._begin) * 1000, 3)
-
     def _as_json(self) -> str:
         with self._lock:
             lines, events = list(self._samples), list(self._events)
@@ -274,7 +265,7 @@ class Timeline:
         samples = ",\n".join(lines)
         happened = ",\n".join(to_json(event.as_json()) for event in events)
         return (
-            f'{{"total_ms":{to_json(finite(self._now_ms()))},"devices":{to_json(devices)},\n'
+            f'{{"total_ms":{to_json(finite(self.elapsed_ms))},"devices":{to_json(devices)},\n'
             f'"samples":[\n{samples}],\n"events":[\n{happened}]}}'
         )
 
@@ -285,7 +276,7 @@ class Timeline:
     def _tick(self, sampler: LoadSampler) -> None:
         load = sampler.sample()
         with self._lock:
-            self._append(_sample(self._now_ms(), load, self.rank, self.busy.percent()))
+            self._append(_sample(self.elapsed_ms, load, self.rank, self.busy.percent()))
 
 
 def _sample(

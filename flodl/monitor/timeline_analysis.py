@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from statistics import fmean
 
+from flodl.monitor.records import finite
 from flodl.monitor.timeline_records import (
     EventKind,
     IdleGap,
@@ -14,7 +15,6 @@ from flodl.monitor.timeline_records import (
     TimelineEvent,
     TimelineSample,
     TimelineSummary,
-    known_util,
 )
 
 IDLE_BELOW_PCT = 5.0
@@ -94,7 +94,7 @@ def summarize(
     idle: Counter[int] = Counter()
     for sample in of_rank(samples):
         for gpu in sample.gpus:
-            util = known_util(gpu)
+            util = finite(gpu.util)
             seen[gpu.device] += 1
             idle[gpu.device] += util is not None and util < IDLE_BELOW_PCT
     happened = happenings(events)

@@ -156,12 +156,12 @@ class TimelineSample:
         """
         form: dict[str, Any] = {
             "t": self.t_ms,
-            "cpu": None if self.cpu is None else finite(self.cpu),
+            "cpu": finite(self.cpu),
             "ram": None if self.ram is None else list(self.ram),
             "gpus": [
                 {
                     "d": gpu.device,
-                    "u": known_util(gpu),
+                    "u": finite(gpu.util),
                     "vu": min(gpu.reserved, gpu.total),
                     "va": gpu.reserved,
                     "vt": gpu.total,
@@ -202,15 +202,7 @@ class TimelineSample:
 
     def util(self, device: int) -> float | None:
         """Return the utilisation of a device in percent; None if it is unknown."""
-        for gpu in self.gpus:
-            if gpu.device == device:
-                return known_util(gpu)
-        return None
-
-
-def known_util(gpu: GpuSnapshot) -> float | None:
-    """Return the utilisation of a GPU in percent; None if it is unknown."""
-    return None if gpu.util is None else finite(gpu.util)
+        return next((finite(gpu.util) for gpu in self.gpus if gpu.device == device), None)
 
 
 class IdleGap(NamedTuple):

@@ -124,6 +124,22 @@ def test_a_training_on_another_clock_is_the_same_but_for_the_times(way, changes)
     assert rows.alike(cell("cadence")) is None
 
 
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("way", ["DDP, cut by speed", "DyLU, up to 16"])
+@pytest.mark.parametrize("changes", [{"exchange": "dear"}, {"speeds": "drifting"}])
+def test_shares_by_speed_do_not_depend_on_later_times(way, changes):
+    momentum = 0.5 if way.startswith("DyLU") else None
+    rows = Rows(None)
+    rows.add(train(cell(way, momentum=momentum)))
+    other = cell(way, **changes, momentum=momentum)
+    alike = rows.alike(other)
+    assert alike is not None
+    repeated = ways.repeat(other, alike)
+    assert repeated.pop("repeats") == alike["commit"]
+    assert {**repeated, "seconds": 0} == {**train(other), "seconds": 0}
+    assert rows.alike(cell(way, momentum=momentum, ratio=2.0)) is None
+
+
 def test_generated_images_are_as_hard_as_is_said():
     inputs, labels = generated().test
     assert inputs.shape == (1024, 3, 32, 32)
@@ -138,4 +154,4 @@ def test_every_task_is_planned_with_the_bytes_of_its_network():
             network = task.network(task.seeds[0])
             assert 4 * sum(one.numel() for one in network.parameters()) == task.bytes, name
     large = list(grid("GPT of 10 M", PLACES["GPT of 10 M"][0]))
-    assert len(large) == 16  # every way, with one rate and both momenta
+    assert len(large) == 12  # every way, with one rate and one momentum

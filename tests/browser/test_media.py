@@ -229,9 +229,10 @@ def test_a_live_page_shows_media_as_they_come(browser):
 
 
 PRINTED = """
+window.isDark = () => getComputedStyle(document.body).backgroundColor === 'rgb(14, 17, 22)';
 addEventListener('beforeprint', () => {
   window.printed = {
-    dark: ink.dark,
+    dark: isDark(),
     empty: page.media.panels.filter(one => !one.body.firstChild).length,
     wide: [...document.querySelectorAll('.plot')].filter(one => one.scrollWidth > 360).length,
     drawn: page.charts.filter(one => one.scales).length,
@@ -243,11 +244,11 @@ addEventListener('beforeprint', () => {
 def test_paper_is_white_and_has_all_media_at_the_width_of_its_columns(browser, tmp_path):
     browser.open(page(tmp_path), width=390, height=500, dark=True)
     browser.evaluate(PRINTED)
-    assert browser.evaluate("ink.dark && page.media.panels.some(one => !one.body.firstChild)")
+    assert browser.evaluate("isDark() && page.media.panels.some(one => !one.body.firstChild)")
     pdf = browser.call("Page.printToPDF")["data"]
     assert pdf
     printed = browser.evaluate("window.printed")
     assert printed == {"dark": False, "empty": 0, "wide": 0, "drawn": 1}
     browser.settle()
-    assert browser.evaluate("ink.dark && !document.documentElement.dataset.prints")
+    assert browser.evaluate("isDark() && !document.documentElement.dataset.prints")
     assert browser.console == []

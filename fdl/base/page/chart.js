@@ -33,7 +33,7 @@ class Focus {
   zoom(range) {
     if (range && !(range[1] > range[0])) return;
     this.range = range;
-    for (const chart of this.charts) chart.zoomed();
+    for (const chart of this.charts) chart.changedView();
     this.zoomed(range);
     const { axis } = this;
     const [from, to] = range && axis.numbers ? [Math.ceil(range[0]), Math.floor(range[1])] : range || [];
@@ -48,7 +48,7 @@ class Focus {
 
 /** How the curve of this number looks among those of its chart. */
 function lookOf(index) {
-  return { color: ink.get(`series-${index % FEW_COLORS}`), dash: DASHES[Math.floor(index / FEW_COLORS) % DASHES.length] };
+  return { color: `series-${index % FEW_COLORS}`, dash: DASHES[Math.floor(index / FEW_COLORS) % DASHES.length] };
 }
 
 /** A line of the text box: a colour if it has one, a name, a value. */
@@ -58,24 +58,24 @@ function fact(name, value, color = null, dashed = false) {
 
 function swatch(color, dashed = false) {
   const made = element("span", { className: "swatch" });
-  made.style.borderTopColor = color;
+  made.style.borderTopColor = css(color);
   made.style.borderTopStyle = dashed ? "dashed" : "solid";
   return made;
 }
 
 /**
  * A chart of lines: its card, what uPlot draws, a layer for the cursor, the text box beside it, and
- * what stands below. A class that extends it has `redraw`, which calls `paint`, and: `places`, the
- * x that arrow keys reach; `read(x, context)`, which marks what is there and returns
- * {x, lines, spoken, dots} for the text box; and if it likes `decorate(context)`, which draws over
- * the curves. One with many things, of which one is pointed at, has `found(x, level)`: the things
- * near a place, each {line, x, height, run}; without a level keys have gone there.
+ * what stands below. A class that extends it has `redraw`, which calls `paint`, and
+ * `read(x, context)`, which marks what is there and returns {x, title, rows, dots}: a row of the
+ * text box is what `fact` takes. If it likes, it has `places`, the x that arrow keys reach instead
+ * of those of the line that is pointed at, and `decorate(context)`, which draws over the curves.
+ * One with many things, of which one is pointed at, has `found(x, level)`: the things near a place,
+ * each {line, x, height, run}; without a level keys have gone there.
  */
 class Chart {
   #plot = null;
   #shape = "";
   #whole = false;
-  #cursorDrawn = false;
   height = 260;
   width = 0;
   scales = null;
@@ -98,7 +98,7 @@ class Chart {
     this.canvas = element("div", { "aria-hidden": "true" });
     this.overlay = element("canvas", { className: "overlay", "aria-hidden": "true" });
     this.readout = element("div", { className: "readout", hidden: true, "aria-hidden": "true" });
-    this.note = element("p", { className: "plot-note", hidden: true });
+    this.note = element("p", { className: "plot-note" });
     const spoken = { role: "slider", "aria-orientation": "horizontal", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": 0 };
     this.area = element("div", { className: "plot", tabIndex: 0, ...spoken, ...attributes }, this.canvas, this.overlay, this.readout, this.note);
     this.area.plot = this;
@@ -106,7 +106,7 @@ class Chart {
     focus.charts.add(this);
     this.resetButton = button("reset zoom", () => this.reset(), { className: "toggle", hidden: true });
     // Offered where the scale leaves out values that lie far from all others.
-    this.outlierButton = button("", () => this.#toggleOutliers(), { className: "toggle outliers", hidden: true });
+    this.outlierButton = button("", () => this.toggle(() => (this.#whole = !this.#whole)), { className: "toggle outliers", hidden: true });
     this.head = element("div", { className: "chart-head" }, this.title, this.resetButton, this.outlierButton);
     this.foot = element("p", { className: "plot-foot" });
     this.card = element("article", { className: "card chart" }, this.head, this.area, this.foot);
@@ -115,8 +115,7 @@ class Chart {
       const width = this.area.clientWidth;
       if (width === this.width) return;
       this.width = width;
-      this.resized?.();
-      this.draw();
+      this.changedView();
     }).observe(this.area);
     this.#listen();
   }
@@ -127,79 +126,74 @@ class Chart {
     this.redraw();
   }
 
-  /** Say why there is nothing to see; an empty text shows the drawing. */
-  #say(text) {
-    this.note.hidden = !text;
-    this.note.textContent = text;
-  }
-
   /** Show the text box beside x, on the side that has more room and inside of the plot, and speak the same. */
-  tell(x, lines, spoken) {
-    this.readout.hidden = !lines.length;
-    if (!lines.length) return;
-    this.readout.replaceChildren(...lines);
+  #tell(x, title, rows) {
+    if (!rows.length) return;
+    this.readout.hidden = false;
+    this.readout.replaceChildren(element("b", { textContent: title }), ...rows.map((row) => fact(...row)));
     const room = Math.max(0, this.width - this.readout.offsetWidth);
     const left = x > this.width / 2 ? x - 14 - this.readout.offsetWidth : x + 14;
     this.readout.style.left = `${Math.min(Math.max(left, 0), room)}px`;
-    this.area.setAttribute("aria-valuetext", spoken);
+    this.area.setAttribute("aria-valuetext", [title, ...rows.map(([name, value]) => `${name} ${value}`.trim())].filter(Boolean).join(", "));
   }
 
-  /** To be called when the chart leaves the page for good. */
-  close() {
-    this.focus.charts.delete(this);
-    this.#drop();
-  }
-
-  zoomed() {
+  /** Let the reader change how it is drawn. */
+  toggle(change) {
+    change();
     this.redraw();
+  }
+
+  /** The width or the zoom has changed. */
+  changedView() {
+    this.draw();
   }
 
   /**
    * Draw lines: {name, color, x, y} and if they have them dash, width, alpha, low and high of a
-   * band, `raw` values behind smooth ones, `best` {x, y}, and `gaps`, the x of values that are not finite.
+   * band, `raw` values behind smooth ones, `best` {x, y}, `stepped` for a line that jumps, and `gaps`,
+   * the x of values that are not finite.
    *
    * `log` is for the y axis, `share` and `far` for robustLimits; `empty` says why nothing can be
    * drawn. `bounds` {low, high, first, last} and `yTicks` replace what follows from the values.
    */
   paint(lines, { log = false, share, far, empty, bounds = null, yTicks = null }) {
     if (!this.width) return; // it is folded away, and drawn once it has a width
-    Object.assign(this, { lines, bounds });
-    this.resetButton.hidden = !this.focus.range;
-    const limits = bounds ? { outside: 0, ...bounds } : this.#limits(lines, log, share, far);
-    if (bounds && this.focus.range) [limits.first, limits.last] = this.focus.range;
-    this.#offerOutliers(limits?.outside || 0);
-    this.#say(limits ? "" : empty);
+    const { axis, range } = this.focus;
+    Object.assign(this, { lines: axis.log ? lines.map(aboveZero) : lines, bounds, logs: log });
+    this.resetButton.hidden = !range;
+    const limits = bounds ? { outside: 0, ...bounds } : this.#limits(share, far);
+    if (bounds && range) [limits.first, limits.last] = range;
+    const outside = limits?.outside || 0;
+    this.outlierButton.hidden = !outside;
+    this.outlierButton.textContent = `${outside} off scale`;
+    this.outlierButton.title = `${outside} ${outside === 1 ? "value lies" : "values lie"} far from all others. Press to show the whole range.`;
+    press(this.outlierButton, this.#whole);
+    this.note.textContent = limits ? "" : empty;
     this.canvas.style.height = `${this.height}px`;
-    if (limits) this.#draw(lines, limits, log, yTicks);
-    else this.#drop();
+    if (limits) this.#draw(limits, yTicks);
+    else {
+      this.#plot?.destroy();
+      this.#plot = this.scales = null;
+      this.ticks = [];
+    }
     this.drawCursor();
   }
 
-  #drop() {
-    this.#plot?.destroy();
-    this.#plot = this.scales = null;
-    this.ticks = [];
-  }
-
   /** What both axes show, and how many values lie outside of it; null if there is nothing. */
-  #limits(lines, log, share, far) {
-    const { axis, range } = this.focus;
-    let [first, last] = range || [Infinity, -Infinity];
+  #limits(share, far) {
+    const { lines, logs: log, focus } = this;
     const values = [];
     const every = Math.max(1, Math.ceil(lines.reduce((sum, one) => sum + one.x.length, 0) / MOST_SCALED));
     for (const { x, y, raw, low, high } of lines) {
-      if (!range) {
-        const start = x.find((at) => axis.has(at));
-        if (start !== undefined) [first, last] = [Math.min(first, start), Math.max(last, x[x.length - 1])];
-      }
       for (let index = 0; index < x.length; index += every) {
-        if (!this.focus.shows(x[index])) continue;
+        if (!focus.shows(x[index])) continue;
         for (const column of low ? [y, low, high] : [raw || y]) {
           const value = column[index];
           if (Number.isFinite(value) && (!log || value > 0)) values.push(log ? Math.log10(value) : value);
         }
       }
     }
+    const [first, last] = focus.range || this.ends;
     if (!values.length || !(last >= first)) return null;
     const robust = robustLimits(values, share, far);
     if (this.#whole) for (const value of values) [robust.low, robust.high] = [Math.min(robust.low, value), Math.max(robust.high, value)];
@@ -207,9 +201,10 @@ class Chart {
     return { low, high, first, last, outside: robust.outside };
   }
 
-  #draw(lines, { low, high, first, last }, log, yTicks) {
+  #draw({ low, high, first, last }, yTicks) {
+    const { lines, logs: log } = this;
     const { axis } = this.focus;
-    const y = yTicks ? { low, high, ticks: yTicks } : (log ? logScale : linearScale)(low, high, this.height / 48);
+    const y = yTicks ? { low, high, ticks: yTicks } : roomyScale(low, high, this.height / 48, log);
     // One place alone lies in the middle.
     const x = first < last ? [first, last] : axis.log ? [first / 2, first * 2] : [first - 1, first + 1];
     const wanted = Math.max(1, (this.width - 60) / (axis.numbers ? 76 : 84));
@@ -219,15 +214,9 @@ class Chart {
     const [bottom, top] = log ? [y.low ** 2 / y.high, y.high ** 2 / y.low] : [2 * y.low - y.high, 2 * y.high - y.low];
     const near = (value) => (!Number.isFinite(value) || (log && value <= 0) ? null : Math.min(top, Math.max(bottom, value)));
     // The library needs a line, also where everything is drawn by `decorate`.
-    const parts = (lines.length ? lines : [{ color: "transparent", x, y: [NaN, NaN] }]).flatMap((line) => [...(line.low ? ["low"] : []), ...(line.raw ? ["raw"] : []), "y"].map((part) => [line, part]));
-    const data = parts.map(([line, part]) => {
-      const columns = part === "low" ? [line.low, line.high] : [line[part]];
-      if (!axis.log) return [line.x, ...columns.map((column) => Array.from(column, near))];
-      const kept = [...line.x.keys()].filter((index) => axis.has(line.x[index]));
-      return [kept.map((index) => line.x[index]), ...columns.map((column) => kept.map((index) => near(column[index])))];
-    });
+    const parts = (lines.length ? lines : [{ color: "card", x, y: [NaN, NaN] }]).flatMap((line) => [...(line.low ? ["low"] : []), ...(line.raw ? ["raw"] : []), "y"].map((part) => [line, part]));
+    const data = parts.map(([line, part]) => [line.x, ...(part === "low" ? [line.low, line.high] : [line[part]]).map((column) => Array.from(column, near))]);
     const shape = JSON.stringify([log, axis.log, axis.title, this.height, parts.map(([{ width, dash, alpha }, part]) => [part, width, dash, alpha])]);
-    this.logs = log;
     this.painted = parts;
     if (!this.#plot || shape !== this.#shape) this.#make(parts, data, x, y, log);
     else {
@@ -241,7 +230,6 @@ class Chart {
       });
     }
     this.#shape = shape;
-    this.#measure();
   }
 
   #make(parts, data, x, y, log) {
@@ -256,12 +244,10 @@ class Chart {
       ticks: { show: false },
       gap: 7,
     });
-    const width = (plot, labels) => {
-      plot.ctx.save();
-      plot.ctx.font = ink.font;
-      const widths = (labels || []).map((text) => plot.ctx.measureText(text).width);
-      plot.ctx.restore();
-      return 12 + Math.max(16, ...widths);
+    const width = (_, labels) => {
+      const context = this.overlay.getContext("2d");
+      context.font = ink.font;
+      return 12 + Math.max(16, ...(labels || []).map((text) => context.measureText(text).width));
     };
     const scale = ([min, max], logs) => ({ time: false, auto: false, range: () => [min, max], distr: logs ? 3 : 1 });
     this.#plot = new uPlot(
@@ -286,11 +272,12 @@ class Chart {
     this.#plot.batch(() => {}); // draws now, and not after this script
   }
 
-  #seriesOf({ width = 1.9, dash, alpha = 1 }, part, index) {
-    const color = () => this.painted[index][0].color;
+  #seriesOf({ width = 1.9, dash, alpha = 1, stepped = false }, part, index) {
+    const color = () => ink.get(this.painted[index][0].color);
     const common = { facets: [{ scale: "x", auto: false }, { scale: "y", auto: false }], points: { show: false } };
     if (part === "low") return { ...common, paths: bandPath, width: 0, fill: color, alpha: 0.18 };
-    return { ...common, stroke: color, dash, width: part === "raw" ? 1 : width, alpha: part === "raw" ? 0.28 : alpha };
+    const paths = stepped ? uPlot.paths.stepped({ align: -1 }) : undefined;
+    return { ...common, paths, stroke: color, dash, width: part === "raw" ? 1 : width, alpha: part === "raw" ? 0.28 : alpha };
   }
 
   /** Where everything lies now, in pixels of the page. */
@@ -324,28 +311,25 @@ class Chart {
     const y = line.raw || line.y;
     const few = this.lines.length <= MARKED_UP_TO;
     const shown = (value) => Number.isFinite(value) && (!this.logs || value > 0);
-    const within = (at) => this.focus.axis.has(at) && px(at) >= box.left - 1 && px(at) <= box.right + 1;
+    const within = (at) => px(at) >= box.left - 1 && px(at) <= box.right + 1;
     for (let index = 0; index < (few ? x.length : Math.min(2, x.length)); index++) {
       if (!within(x[index])) continue;
       const [across, value] = [px(x[index]), y[index]];
       if (shown(value)) {
         const height = py(value);
         if (!shown(y[index - 1]) && !shown(y[index + 1])) disc(context, across, Math.min(box.bottom, Math.max(box.top, height)), 3, color);
-        if (few && (height < box.top - 1 || height > box.bottom + 1)) arrow(context, across, box, height < box.top, color);
+        if (few && height < box.top - 1) label(context, "▲", across, box.top, color, "center", "top");
+        if (few && height > box.bottom + 1) label(context, "▼", across, box.bottom, color, "center", "bottom");
       } else if (few && !Number.isFinite(value)) {
-        strokeLine(context, across, box.bottom - 7, across, box.bottom, this.lines.length > 8 ? color : ink.get("bad"), 2);
+        strokeLine(context, across, box.bottom - 7, across, box.bottom, this.lines.length > 8 ? color : "bad", 2);
       }
     }
     if (few) for (const at of (line.gaps || []).filter(within).slice(0, 200)) strokeLine(context, px(at), box.bottom - 7, px(at), box.bottom, color, 2);
-    if (best && within(best.x) && shown(best.y)) disc(context, px(best.x), py(best.y), 4, ink.get("card"), color);
+    if (best && within(best.x) && shown(best.y)) disc(context, px(best.x), py(best.y), 4, "card", color);
   }
 
   drawCursor() {
     const { x, owner } = this.focus;
-    const wanted = x !== null || Boolean(this.drag?.moved) || Boolean(this.pointed);
-    // An overlay that was empty and stays so is not painted again.
-    if (!wanted && !this.#cursorDrawn && this.overlay.style.height === `${this.height}px`) return;
-    this.#cursorDrawn = wanted;
     const context = prepare(this.overlay, this.width, this.height);
     this.crosshair = false;
     this.readout.hidden = true;
@@ -358,11 +342,11 @@ class Chart {
     if (!found) return;
     this.crosshair = true;
     context.setLineDash([3, 3]);
-    strokeLine(context, px(found.x), box.top, px(found.x), box.bottom, ink.get("soft"));
+    strokeLine(context, px(found.x), box.top, px(found.x), box.bottom, "soft");
     context.setLineDash([]);
-    for (const [y, color] of found.dots) disc(context, px(found.x), y, 4, color, ink.get("card"));
+    for (const [y, color] of found.dots) disc(context, px(found.x), y, 4, color, "card");
     if (owner !== this) return;
-    this.tell(px(found.x), this.drag?.moved ? [] : found.lines, found.spoken);
+    this.#tell(px(found.x), found.title, this.drag?.moved ? [] : found.rows);
     this.area.setAttribute("aria-valuenow", x);
   }
 
@@ -373,7 +357,7 @@ class Chart {
     let down = false;
     line.x.forEach((x, index) => {
       const value = line.y[index];
-      const known = this.focus.axis.has(x) && Number.isFinite(value) && (!this.logs || value > 0);
+      const known = Number.isFinite(value) && (!this.logs || value > 0);
       if (known) path[down ? "lineTo" : "moveTo"](px(x), py(value));
       down = known;
     });
@@ -384,8 +368,8 @@ class Chart {
   emphasize(context, line) {
     const path = this.pathOf(line);
     inside(context, this.scales.box, () => {
-      for (const [color, width] of [[ink.get("card"), 5], [line.color, 2.6]]) {
-        Object.assign(context, { strokeStyle: color, lineWidth: width, lineJoin: "round" });
+      for (const [color, width] of [["card", 5], [line.color, 2.6]]) {
+        Object.assign(context, { strokeStyle: ink.get(color), lineWidth: width, lineJoin: "round" });
         context.stroke(path);
       }
     }, 2);
@@ -394,18 +378,6 @@ class Chart {
   /** The ends of the axis that is drawn; null without curves. */
   get range() {
     return this.scales && [this.#plot.scales.x.min, this.#plot.scales.x.max];
-  }
-
-  #offerOutliers(count) {
-    this.outlierButton.hidden = !count;
-    press(this.outlierButton, this.#whole);
-    this.outlierButton.textContent = `${count} off scale`;
-    this.outlierButton.title = `${count} ${count === 1 ? "value lies" : "values lie"} far from all others. Press to show the whole range.`;
-  }
-
-  #toggleOutliers() {
-    this.#whole = !this.#whole;
-    this.redraw();
   }
 
   #listen() {
@@ -486,21 +458,16 @@ class Chart {
     if (this.hit?.run) this.page.open(this.hit.run);
   }
 
-  /** What can be pointed at from another panel. */
-  get things() {
-    return this.lines;
-  }
-
   /** Another panel points to a run. */
   point(run) {
-    this.pointed = this.things.find((one) => one.run === run || one.members?.some((member) => member.run === run)) ?? null;
+    this.pointed = (this.things ?? this.lines).find((one) => one.run === run || one.members?.some((member) => member.run === run)) ?? null;
     this.cursorLater();
   }
 
   /** What was found nearest to the pointer; keys stay at their line. */
   nearest(x) {
     const { px } = this.scales;
-    const found = this.found(x, this.pointer);
+    const found = this.found(x, this.pointer).filter(({ height }) => Number.isFinite(height));
     const same = this.pointer === null ? found.filter(({ line }) => line === this.hit?.line) : [];
     const level = this.pointer ?? this.hit?.height ?? 0;
     const away = (one) => Math.hypot(px(one.x) - px(x), one.height - level);
@@ -509,7 +476,7 @@ class Chart {
 
   /** Go to what is above or below. */
   #turn(step) {
-    const found = this.found(this.focus.x, null).sort((a, b) => a.height - b.height);
+    const found = this.found(this.focus.x, null).filter(({ height }) => Number.isFinite(height)).sort((a, b) => a.height - b.height);
     const now = found.findIndex(({ line }) => line === this.hit?.line);
     this.hit = found[Math.min(found.length - 1, Math.max(0, now + step))] ?? null;
   }
@@ -517,7 +484,8 @@ class Chart {
   #key(event) {
     const { range } = this.focus;
     if (!this.scales || event.ctrlKey || event.metaKey || event.altKey) return;
-    const reached = this.places.filter((x) => this.focus.shows(x));
+    const places = this.places ?? [...((this.hit?.line ?? this.lines[0])?.x ?? [])];
+    const reached = places.filter((x) => this.focus.shows(x));
     const last = reached.length - 1;
     const pointed = this.focus.owner === this && this.focus.x !== null;
     const here = pointed ? nearestIndex(reached, this.focus.x) : -1;
@@ -545,9 +513,8 @@ class Chart {
   /** The ends of the whole axis. */
   get ends() {
     if (this.bounds) return [this.bounds.first, this.bounds.last];
-    const { axis } = this.focus;
-    const starts = this.lines.map(({ x }) => x.find((at) => axis.has(at))).filter((at) => at !== undefined);
-    return [Math.min(...starts), Math.max(...this.lines.map(({ x }) => x[x.length - 1]))];
+    const known = this.lines.filter(({ x }) => x.length);
+    return [Math.min(...known.map(({ x }) => x[0])), Math.max(...known.map(({ x }) => x[x.length - 1]))];
   }
 
   /** Zoom by a factor around a place, or around the middle. */
@@ -589,8 +556,9 @@ function bandPath(plot, index) {
   return { stroke: null, fill, flags: 0 };
 }
 
-/** Point to a value beyond the upper or the lower edge. */
-function arrow(context, x, { top, bottom }, up, color) {
-  Object.assign(context, { fillStyle: color, textAlign: "center", textBaseline: up ? "top" : "bottom" });
-  context.fillText(up ? "▲" : "▼", x, up ? top : bottom);
+/** A line without its points at or below zero, for which a logarithmic axis has no place. */
+function aboveZero(line) {
+  const start = line.x.findIndex((x) => x > 0);
+  const columns = ["x", "y", "raw", "low", "high"].filter((name) => line[name]);
+  return start === 0 ? line : { ...line, ...Object.fromEntries(columns.map((name) => [name, start < 0 ? [] : line[name].slice(start)])) };
 }

@@ -9,16 +9,21 @@ const PIECES = 240_000;
 const [FEWEST_PIECES, MOST_PIECES] = [128, 2048];
 /** With more lines than this, the range of each piece would only hide other lines. */
 const BANDS_UP_TO = 30;
-const RUNS_PER_REQUEST = 100;
+/** Pixels from the window within which the curves of a chart are fetched. */
+const NEAR = 200;
+/** The first request is small, so that the first curves come soon. */
+const [FIRST_RUNS, RUNS_PER_REQUEST] = [10, 100];
 /** Of many runs, more may lie far from the others: one that diverged must not flatten the rest. */
 const [FAR_SHARE, FAR] = [0.05, 10];
 const GRID = 240;
 
-/** A chart of curves that are there as series: {name, unit, xs, ys, best, last, ranks, within(range)}. */
+/** A chart of curves that are there as series: {name, xs, ys, best, last, ranks, within(range)}, and `say(x)` if their values have texts. */
 class LineChart extends Chart {
   #log = false;
   #showsRanks = false;
   smoothing = 0;
+  /** Pixels within which a point is pointed at. */
+  reach = 8;
   series = [];
   xs = [];
 
@@ -27,11 +32,11 @@ class LineChart extends Chart {
     // A slider over epochs or steps: arrow keys move it, and its value text is what a reader speaks.
     super(title, focus, { "aria-labelledby": id, "aria-describedby": `${id}-text` });
     this.title.id = id;
-    this.logButton = button("log scale", () => this.#toggle(() => (this.#log = !this.#log)), { className: "toggle log" });
-    this.rankButton = button("ranks", () => this.#toggle(() => (this.#showsRanks = !this.#showsRanks)), { className: "toggle ranks", hidden: true, title: "Show the curve of each rank under the mean" });
+    this.logButton = button("log scale", () => this.toggle(() => (this.#log = !this.#log)), { className: "toggle log" });
+    this.rankButton = button("ranks", () => this.toggle(() => (this.#showsRanks = !this.#showsRanks)), { className: "toggle ranks", hidden: true, title: "Show the curve of each rank under the mean" });
     const csv = button("CSV", () => save(`${this.title.textContent.replace(/[^\w.-]+/g, "_")}.csv`, "text/csv", csvText(this.rows())), { className: "toggle", title: "Save the drawn points" });
     this.description = element("p", { id: `${id}-text`, className: "unseen" });
-    this.legend = new Legend((name) => this.look(name), () => this.redraw());
+    this.legend = new Legend(() => this.redraw());
     this.head.append(this.rankButton, this.logButton, csv);
     this.area.before(this.description);
     this.foot.before(this.legend.list);
@@ -44,33 +49,19 @@ class LineChart extends Chart {
     // The width is read before anything is written, so that reading it needs no layout.
     this.width ||= this.area.clientWidth;
     write(this.title, (this.title.title = title));
-    this.xs = merged(series.map((one) => one.xs));
+    this.xs = this.places = merged(series.map((one) => one.xs));
     this.description.textContent = series.map((one) => describe(one, axis)).join(" ");
     this.area.setAttribute("aria-valuemin", this.xs[0] ?? 0);
     this.area.setAttribute("aria-valuemax", this.xs[this.xs.length - 1] ?? 0);
-    this.legend.offer(series.map((one) => one.name));
+    this.legend.offer(series.map(({ name }, index) => ({ name, ...lookOf(index) })));
     this.rankButton.hidden = !series.some((one) => one.ranks.length > 1);
     this.redraw();
   }
 
-  /** To be called when the theme has changed. */
-  repaint() {
-    this.show(this.title.textContent, this.series);
-  }
-
-  get shown() {
-    return this.series.filter((one) => this.legend.shows(one.name));
-  }
-
-  get places() {
-    return this.xs;
-  }
-
   redraw() {
     this.height = this.width > WIDE_PIXELS ? 300 : 240;
-    const { shown } = this;
-    const lines = shown.flatMap((one) => [...this.#ranksOf(one), this.#line(one)]);
-    this.plot(lines, { ...this.fixed, empty: !shown.length ? "all curves are hidden" : this.focus.range ? "nothing in this range" : "no finite value" });
+    const lines = this.series.flatMap((one, index) => (this.legend.hidden.has(one.name) ? [] : this.#linesOf(one, lookOf(index))));
+    this.plot(lines, { ...this.fixed, empty: !lines.length ? "all curves are hidden" : this.focus.range ? "nothing in this range" : "no finite value" });
   }
 
   /** Draw lines on the scale that the reader chose, and bring the buttons up to date. */
@@ -83,59 +74,46 @@ class LineChart extends Chart {
     this.paint(lines, { ...options, log: this.#log && possible });
   }
 
-  #toggle(change) {
-    change();
-    this.redraw();
-  }
-
-  /** The curves of the ranks, in the colour of their mean. */
-  #ranksOf({ name, ranks }) {
-    return this.#showsRanks ? ranks.map((one) => ({ ...this.#line(one, name), width: 1, alpha: 0.5, best: null })) : [];
-  }
-
-  #line(series, colored = series.name) {
+  /** The curve of a series, and those of its ranks under it if the reader wants them. */
+  #linesOf(series, look) {
     const { xs, ys } = series.within(this.focus.range);
-    const { color, dash } = this.look(colored);
     const best = series.xs.length > 1 ? series.best : null;
     const parts = this.smoothing > 0 ? { y: smoothed(xs, ys, this.smoothing), raw: ys } : { y: ys };
-    return { name: series.name, color, dash, width: xs.length > this.width / 2 ? 1.2 : 1.9, x: xs, best, ...parts };
+    const line = { name: series.name, say: series.say, ...look, width: xs.length > this.width / 2 ? 1.2 : 1.9, x: xs, best, ...parts };
+    const ranks = this.#showsRanks ? series.ranks.flatMap((one) => this.#linesOf(one, look)) : [];
+    return [...ranks.map((one) => ({ ...one, isRank: true, width: 1, alpha: 0.5, best: null })), line];
   }
 
   /** Point at the point nearest to x; it may lie just outside of the zoom, and its neighbour inside. */
   follow(x) {
     const index = nearestIndex(this.xs, x);
     const at = [index, index + 1, index - 1].map((one) => this.xs[one]).find((one) => one !== undefined && this.focus.shows(one));
-    if (at !== undefined) this.focus.point(at, this);
+    this.focus.point(at ?? x, this);
   }
 
-  read(x) {
-    const index = nearestIndex(this.xs, x);
+  /** Each line with its value at x; of thinned curves that of the point nearest to it. */
+  found(x) {
     const { px, py } = this.scales;
-    const exact = this.series[0]?.unit === "epoch";
-    if (index < 0 || (exact ? this.xs[index] !== x : Math.abs(px(this.xs[index]) - px(x)) >= 40)) return null;
-    const at = this.xs[index];
-    const { axis } = this.focus;
-    const said = axis.say(at);
-    const where = axis.numbers ? said[0].toUpperCase() + said.slice(1) : said;
-    const found = this.readings(at);
-    const lines = found.map(({ name, text, color, dash }) => fact(name, text, color, dash.length));
-    const dots = found.filter(({ value }) => Number.isFinite(value) && (!this.logs || value > 0)).map(({ value, color }) => [py(value), color]);
-    return { x: at, lines: [element("b", { textContent: where }), ...lines], spoken: [where, ...found.map(({ name, text }) => `${name} ${text}`)].join(", "), dots };
-  }
-
-  /** Values of the shown curves at x; of thinned curves those of the point nearest to it. */
-  readings(x) {
-    return this.shown.flatMap((series) => {
-      const { xs, ys } = series.within(this.focus.range);
-      const index = nearestIndex(xs, x);
-      const close = index >= 0 && (xs[index] === x || (series.unit !== "epoch" && Math.abs(this.scales.px(xs[index]) - this.scales.px(x)) < 8));
-      const text = close && (series.say ? series.say(xs[index]) : formatMetric(ys[index]));
-      return close ? [{ name: series.name, value: ys[index], text, ...this.look(series.name) }] : [];
+    return this.lines.flatMap((line) => {
+      const index = nearestIndex(line.x, x);
+      const value = line.y[index];
+      return index >= 0 && Math.abs(px(line.x[index]) - px(x)) < this.reach ? [{ line, run: line.run, x: line.x[index], index, value, height: py(value) }] : [];
     });
   }
 
-  look(name) {
-    return lookOf(this.series.findIndex((one) => one.name === name));
+  read(x) {
+    const at = this.xs[nearestIndex(this.xs, x)];
+    const { px, py } = this.scales;
+    if (at === undefined || Math.abs(px(at) - px(x)) >= 40) return null;
+    const { axis } = this.focus;
+    const said = axis.say(at);
+    const found = this.found(at).filter(({ line }) => !line.isRank).map(({ line, index }) => [line, (line.raw || line.y)[index]]);
+    return {
+      x: at,
+      title: axis.numbers ? said[0].toUpperCase() + said.slice(1) : said,
+      rows: found.map(([line, value]) => [line.name, line.say?.(at) ?? formatMetric(value), line.color, line.dash.length]),
+      dots: found.filter(([, value]) => Number.isFinite(value) && (!this.logs || value > 0)).map(([line, value]) => [py(value), line.color]),
+    };
   }
 
   /** The drawn points: a row of heads, and a row for each point. */
@@ -143,14 +121,14 @@ class LineChart extends Chart {
     const points = this.lines.flatMap((line) => [...line.x.keys()].map((index) => [line.name, line.x[index], (line.raw || line.y)[index], line.low?.[index], line.high?.[index]]));
     return [["curve", this.focus.axis.kind, "value", "lowest", "highest"], ...points];
   }
-
 }
 
 /** The curves of one metric, of many runs or of groups of runs; they are fetched as they are needed. */
 class RunsChart extends LineChart {
-  #store = new Map();
+  reach = 40;
+  /** By run: {key, axis, curve}, the curve fetched last and for what it was; one that is not up to date has no key. */
+  #kept = new Map();
   #request = null;
-  #seen = false;
   /** What is drawn, for those who cannot look at it. */
   drawn = { lines: 0, bands: 0, complete: false };
 
@@ -158,27 +136,24 @@ class RunsChart extends LineChart {
     super(metric, page.focus);
     Object.assign(this, { metric, page });
     this.legend.list.remove();
-    this.resized = () => this.load();
-    this.observer = new IntersectionObserver((entries) => {
-      this.#seen = entries.some((entry) => entry.isIntersecting);
-      if (this.#seen) this.load();
-    }, { rootMargin: "200px" });
+    this.observer = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && this.show(), { rootMargin: `${NEAR}px` });
     this.observer.observe(this.card);
   }
 
+  /** To be called when the chart leaves the page for good. */
   close() {
-    super.close();
+    this.focus.charts.delete(this);
     this.observer.disconnect();
     this.#request?.abort();
   }
 
-  /** Forget the curves of runs that have changed. */
+  /** Ask again for the curves of runs that have changed; the old ones are drawn until then. */
   forget(ids) {
-    for (const curves of this.#store.values()) for (const id of ids) curves.delete(id);
+    for (const id of ids) if (this.#kept.has(id)) this.#kept.get(id).key = null;
   }
 
-  zoomed() {
-    this.load();
+  changedView() {
+    this.show();
   }
 
   get #runs() {
@@ -191,7 +166,7 @@ class RunsChart extends LineChart {
     return Math.max(this.#runs.length, isReading ? total : 0);
   }
 
-  /** The resolution that is needed now, and the key under which its curves are kept. */
+  /** The resolution that is needed now, and the key that tells it from others. */
   #wanted() {
     const each = Math.min(MOST_PIECES, Math.max(FEWEST_PIECES, PIECES / Math.max(1, this.#expected)));
     const count = Math.min(2 ** Math.floor(Math.log2(each)), 2 ** Math.ceil(Math.log2(Math.max(256, this.width))));
@@ -201,26 +176,26 @@ class RunsChart extends LineChart {
   }
 
   /** Fetch the curves that are missing, and draw after each part. */
-  async load() {
+  async show() {
     this.draw();
-    if (!this.#seen || !this.width) return;
+    this.width ||= this.area.clientWidth;
+    const { top, bottom } = this.card.getBoundingClientRect();
+    if (!this.width || bottom < -NEAR || top > innerHeight + NEAR) return;
     const { key, ...wanted } = this.#wanted();
-    if (!this.#store.has(key)) this.#store = new Map([...this.#store].slice(-2)).set(key, new Map());
-    const kept = this.#store.get(key);
-    const missing = () => this.#runs.map((run) => run.id).filter((id) => !kept.has(id));
+    const missing = () => this.#runs.map((run) => run.id).filter((id) => this.#kept.get(id)?.key !== key);
     // The loop that is under way for this resolution also fetches the curves of new runs.
     if (this.#request?.key === key || !missing().length) return;
     this.#request?.abort();
     const request = (this.#request = Object.assign(new AbortController(), { key }));
     this.card.setAttribute("aria-busy", "true");
     try {
-      for (let ids; !request.signal.aborted && (ids = missing().slice(0, RUNS_PER_REQUEST)).length; ) {
+      for (let ids; !request.signal.aborted && (ids = missing().slice(0, this.#kept.size ? RUNS_PER_REQUEST : FIRST_RUNS)).length; ) {
         const found = await this.page.source.curves({ metric: this.metric, ids, signal: request.signal, ...wanted });
-        for (const id of ids) kept.set(id, found.get(id) || null);
+        for (const id of ids) this.#kept.set(id, { key, axis: wanted.axis, curve: found.get(id) });
         this.draw();
       }
     } catch (error) {
-      if (error.name !== "AbortError") this.page.lost(error);
+      if (error.name !== "AbortError") this.page.connected(error.message);
     } finally {
       if (this.#request === request) {
         this.#request = null;
@@ -232,21 +207,18 @@ class RunsChart extends LineChart {
 
   /** The curves to draw now; those of another resolution until the right ones have come. */
   #curves() {
-    const { key, axis } = this.#wanted();
-    const kept = this.#store.get(key) || new Map();
-    const older = [...this.#store].reverse().filter(([other]) => other !== key && JSON.parse(other)[0] === axis);
     return this.#runs.flatMap((run) => {
-      const curve = kept.get(run.id) ?? (kept.has(run.id) ? null : older.map(([, curves]) => curves.get(run.id)).find(Boolean));
-      return curve?.x.length ? [{ run, ...curve }] : [];
+      const { axis, curve } = this.#kept.get(run.id) ?? {};
+      return axis === this.focus.axis.kind && curve?.x.length ? [{ run, ...curve }] : [];
     });
   }
 
-  #linesOf(curves) {
+  #drawnAs(curves) {
     const { runs, choices } = this.page;
     const { smoothing } = this;
     if (runs.groups) {
       const smooth = curves.map((one) => ({ ...one, y: smoothed(one.x, one.mean, smoothing) }));
-      return groupLines(smooth, runs.groups, choices.get("band") === "deviation");
+      return groupLines(smooth, runs.groups, choices.band === "deviation");
     }
     const many = curves.length > MARKED_UP_TO;
     return curves.map(({ run, x, mean, low, high, gaps }) => {
@@ -258,53 +230,32 @@ class RunsChart extends LineChart {
   redraw() {
     const { runs, choices } = this.page;
     const curves = this.#curves();
-    const lines = this.#linesOf(curves);
+    const lines = this.#drawnAs(curves);
     this.height = 280;
     this.pointed = null;
     const none = this.#runs.length ? "no values over this axis" : "no visible run has this metric";
-    this.plot(lines, { share: FAR_SHARE, far: FAR, empty: this.#seen && this.card.hasAttribute("aria-busy") ? "loading…" : none });
+    this.plot(lines, { share: FAR_SHARE, far: FAR, empty: this.card.hasAttribute("aria-busy") ? "loading…" : none });
     this.drawn = { lines: this.scales ? lines.length : 0, bands: this.scales ? lines.filter((one) => one.low).length : 0, complete: Boolean(this.scales), axis: this.focus.axis.kind };
     const hidden = this.#runs.length - curves.length;
-    const spread = choices.get("band") === "deviation" ? "standard deviation" : "range";
+    const spread = choices.band === "deviation" ? "standard deviation" : "range";
     const parts = [runs.groups ? `mean and ${spread} of ${counted(lines.length, "group")}` : counted(curves.length, "run")];
     if (hidden > 0) parts.push(`${counted(hidden, "run")} without values on this axis`);
     this.foot.textContent = this.scales ? parts.join(" · ") : "";
   }
 
-  /** Keys go along the points of the line that is pointed at. */
-  get places() {
-    return [...((this.hit?.line ?? this.lines[0])?.x ?? [])];
-  }
-
-  follow(x) {
-    this.focus.point(x, this);
-  }
-
-  /** Each line with its value at x. */
-  found(x) {
-    const { px, py } = this.scales;
-    return this.lines.flatMap((line) => {
-      const index = nearestIndex(line.x, x);
-      const value = line.y[index];
-      return Number.isFinite(value) && Math.abs(px(line.x[index]) - px(x)) < 40 ? [{ line, run: line.run, x: line.x[index], index, value, height: py(value) }] : [];
-    });
-  }
-
   read(x, context) {
-    if (this.focus.owner !== this) return { x, lines: [], dots: [], spoken: "" };
+    if (this.focus.owner !== this) return { x, title: "", rows: [], dots: [] };
     const hit = this.nearest(x);
     if (!hit) return null;
     const { line, index, value, height } = hit;
     if (this.lines.length > 1) this.emphasize(context, line);
     if (line.run) this.page.highlight(line.run, this);
-    const where = this.focus.axis.say(hit.x);
-    const lines = [element("b", { textContent: where }), fact(line.name, formatNumber(value), line.color)];
-    if (line.low && line.high[index] > line.low[index]) lines.push(fact("range", `${formatNumber(line.low[index])} to ${formatNumber(line.high[index])}`));
-    if (line.members) lines.push(fact("runs", String(line.members.length)));
-    else for (const one of this.page.runs.differing.slice(0, 5)) lines.push(fact(one, formatSetting(line.run.config[one]?.[0])));
-    return { x: hit.x, dots: [[height, line.color]], lines, spoken: `${where}: ${line.name}, ${this.metric} ${formatNumber(value)}` };
+    const rows = [[line.name, "", line.color], [this.metric, formatNumber(value)]];
+    if (line.low && line.high[index] > line.low[index]) rows.push(["range", `${formatNumber(line.low[index])} to ${formatNumber(line.high[index])}`]);
+    if (line.members) rows.push(["runs", String(line.members.length)]);
+    else rows.push(...this.page.runs.differing.slice(0, 5).map((one) => [one, formatSetting(line.run.config[one]?.[0])]));
+    return { x: hit.x, title: this.focus.axis.say(hit.x), rows, dots: [[height, line.color]] };
   }
-
 }
 
 /** For each group, the mean of its runs and their range or deviation, over a common grid. */
@@ -313,18 +264,15 @@ function groupLines(curves, groups, deviates) {
   for (const curve of curves) made.get(groups.of.get(curve.run.id))?.push(curve);
   return [...made].filter(([, members]) => members.length).map(([key, members]) => {
     const grid = gridOf(members);
-    const [y, low, high] = [0, 0, 0].map(() => new Float64Array(grid.length).fill(NaN));
-    const rows = members.map(({ x, y }) => grid.map((at) => (at < x[0] || at > x[x.length - 1] ? NaN : between(x, y, at))));
-    for (let index = 0; index < grid.length; index++) {
-      const found = rows.map((row) => row[index]).filter(Number.isFinite);
-      if (!found.length) continue;
-      const mean = found.reduce((sum, value) => sum + value, 0) / found.length;
-      const squares = found.reduce((sum, value) => sum + (value - mean) ** 2, 0);
-      const spread = Math.sqrt(squares / Math.max(1, found.length - 1));
-      y[index] = mean;
-      low[index] = deviates ? mean - spread : Math.min(...found);
-      high[index] = deviates ? mean + spread : Math.max(...found);
-    }
+    const found = Array.from(grid, (at) => {
+      const values = members.filter(({ x }) => at >= x[0] && at <= x[x.length - 1]).map(({ x, y }) => between(x, y, at)).filter(Number.isFinite);
+      if (!values.length) return [NaN, NaN, NaN];
+      const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
+      const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
+      const spread = Math.sqrt(squares / Math.max(1, values.length - 1));
+      return deviates ? [mean, mean - spread, mean + spread] : [mean, Math.min(...values), Math.max(...values)];
+    });
+    const [y, low, high] = [0, 1, 2].map((part) => found.map((one) => one[part]));
     return { group: key, name: groups.name(key), color: groups.color(key), members, x: grid, y, low, high };
   });
 }
@@ -341,70 +289,52 @@ function gridOf(curves) {
 /** Which curves of a chart are shown: one button per curve. */
 class Legend {
   #buttons = new Map();
-  #hidden = new Set();
-  #changed;
-  #look;
+  hidden = new Set();
+  list = element("ul", { className: "legend" });
 
-  /** `look(name)` gives {color, dash}; `changed()` is called after the reader has chosen. */
-  constructor(look, changed) {
-    this.#look = look;
-    this.#changed = changed;
-    this.list = element("ul", { className: "legend" });
+  /** `changed()` is called after the reader has chosen. */
+  constructor(changed) {
+    this.changed = changed;
   }
 
-  shows(name) {
-    return !this.#hidden.has(name);
-  }
-
-  /** Offer these curves; what was hidden stays so. Buttons are made anew only if names or colours changed. */
-  offer(names, always = false) {
-    this.list.hidden = names.length < 2 && !always;
-    const looks = JSON.stringify(names.map((name) => [name, this.#look(name)]));
+  /** Offer curves, each {name, color, dash}; what was hidden stays so. Buttons are made anew only if names or colours changed. */
+  offer(curves, always = false) {
+    this.list.hidden = curves.length < 2 && !always;
+    const looks = JSON.stringify(curves.map(({ name, color, dash }) => [name, color, dash]));
     if (looks === this.looks) return;
     this.looks = looks;
-    this.#buttons = new Map(names.map((name) => [name, this.#button(name)]));
+    this.#buttons = new Map(curves.map((one) => [one.name, this.#button(one)]));
     this.list.replaceChildren(...[...this.#buttons.values()].map((made) => element("li", {}, made)));
-    this.#mark();
   }
 
-  #button(name) {
-    const { color, dash } = this.#look(name);
-    const made = button("", (event) => (event.shiftKey ? this.solo(name) : this.toggle(name)), { title: `${name}\n${HINT}` });
-    made.append(swatch(color, dash.length), element("span", { textContent: name }));
+  #button({ name, color, dash }) {
+    const click = (event) => (event.shiftKey ? this.solo(name) : this.toggle(name));
     // The two clicks of a double click toggle twice, which undoes itself.
-    made.addEventListener("dblclick", (event) => event.shiftKey || this.solo(name));
+    const made = button("", click, { title: `${name}\n${HINT}`, ondblclick: (event) => event.shiftKey || this.solo(name) });
+    press(made, !this.hidden.has(name));
+    made.append(swatch(color, dash.length), element("span", { textContent: name }));
     return made;
   }
 
   toggle(name) {
-    const shown = this.#hidden.delete(name);
-    if (!shown) this.#hidden.add(name);
+    const shown = this.hidden.delete(name);
+    if (!shown) this.hidden.add(name);
     this.#tell(`${name} ${shown ? "shown" : "hidden"}`);
   }
 
   /** Show this one alone; doing it again shows all. */
   solo(name) {
     const names = [...this.#buttons.keys()];
-    const already = names.every((one) => this.shows(one) === (one === name));
-    this.#hidden = new Set(already ? [] : names.filter((one) => one !== name));
+    const already = names.every((one) => this.hidden.has(one) !== (one === name));
+    this.hidden = new Set(already ? [] : names.filter((one) => one !== name));
     this.#tell(already ? "all curves shown" : `only ${name} shown`);
   }
 
   #tell(text) {
-    this.#mark();
-    this.#changed();
+    for (const [name, made] of this.#buttons) press(made, !this.hidden.has(name));
+    this.changed();
     announce(text);
   }
-
-  #mark() {
-    for (const [name, made] of this.#buttons) press(made, this.shows(name));
-  }
-}
-
-/** "encoder.loss" -> "encoder", "train/acc" -> "train", "loss" -> "". */
-function groupOf(name) {
-  const cut = name.search(/[./]/);
-  return cut > 0 ? name.slice(0, cut) : "";
 }
 
 /** Rising numbers of all lists, each once; the curves of one run mostly share theirs. */

@@ -13,9 +13,7 @@ function element(tag, properties = {}, ...children) {
 
 /** A button that does something. */
 function button(text, act, properties = {}) {
-  const made = element("button", { type: "button", textContent: text, ...properties });
-  made.addEventListener("click", act);
-  return made;
+  return element("button", { type: "button", textContent: text, onclick: act, ...properties });
 }
 
 function press(made, on) {
@@ -28,9 +26,7 @@ function place(id) {
 
 /** A list to choose one value from; its options may come later. */
 function selection(label, act) {
-  const list = element("select", { "aria-label": label, autocomplete: "off" });
-  list.addEventListener("change", () => act(list.value));
-  return list;
+  return element("select", { "aria-label": label, autocomplete: "off", onchange: (event) => act(event.target.value) });
 }
 
 function fill(list, options, chosen) {
@@ -42,13 +38,12 @@ function fill(list, options, chosen) {
   list.value = chosen;
 }
 
-/** A field for words; `act(text, test)` is called after each change, `test(text)` is whether all words are in a text. */
+/** A field for words to search. */
 function searchField(label, act, properties = {}) {
-  const input = element("input", { type: "search", placeholder: "Search", autocomplete: "off", spellcheck: false, "aria-label": label, ...properties });
-  input.addEventListener("input", () => act(input.value, worded(input.value)));
-  return input;
+  return element("input", { type: "search", placeholder: "Search", autocomplete: "off", spellcheck: false, "aria-label": label, oninput: (event) => act(event.target.value), ...properties });
 }
 
+/** A test of whether a text has all words. */
 function worded(search) {
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   return (text) => words.every((word) => text.toLowerCase().includes(word));
@@ -62,8 +57,7 @@ class Picker {
     this.search = searchField(`Search ${label.toLowerCase()}`, () => this.#fill());
     this.list = element("div", { className: "ticks", role: "group", "aria-label": label });
     const tools = [["All", () => this.#all(true)], ["None", () => this.#all(false)], ["Usual", () => act(null)]].map(([text, pressed]) => button(text, pressed));
-    this.sheet = element("div", { className: "sheet", popover: "auto" }, this.search, ...tools, this.list);
-    this.sheet.addEventListener("toggle", () => this.show());
+    this.sheet = element("div", { className: "sheet", popover: "auto", ontoggle: () => this.show() }, this.search, ...tools, this.list);
     const opener = element("button", { type: "button", popoverTargetElement: this.sheet }, label, " ", this.count);
     this.box = element("div", { className: "picker" }, opener, this.sheet);
   }
@@ -88,8 +82,8 @@ class Picker {
     const chosen = this.chosen();
     const focused = this.list.contains(document.activeElement) ? document.activeElement.value : null;
     const rows = this.#fitting.slice(0, 300).map(([value, text]) => {
-      const box = element("input", { type: "checkbox", value, checked: chosen.includes(value) });
-      box.addEventListener("change", () => this.act([...this.chosen().filter((one) => one !== value), ...(box.checked ? [value] : [])]));
+      const change = ({ target }) => this.act([...this.chosen().filter((one) => one !== value), ...(target.checked ? [value] : [])]);
+      const box = element("input", { type: "checkbox", value, checked: chosen.includes(value), onchange: change });
       return element("label", {}, box, element("span", { textContent: text, title: text }));
     });
     this.list.replaceChildren(...rows);
@@ -107,10 +101,6 @@ function tableOf(title, heads, rows, properties = {}) {
   const body = rows.map(([name, ...cells]) => element("tr", {}, cell(name, "th", { scope: "row" }), ...cells.map((one) => (one?.tagName === "TD" ? one : cell(one)))));
   const head = heads && element("thead", {}, element("tr", {}, ...heads.map((one) => cell(one, "th", { scope: "col" }))));
   return element("table", properties, element("caption", { className: head ? "unseen" : "", textContent: title }), head, element("tbody", {}, ...body));
-}
-
-function numberTable(title, heads, rows) {
-  return tableOf(title, heads, rows, { className: "numbers" });
 }
 
 /** Rows [name, value, origin] as a table; `heads` names its columns, and its title is then only spoken. */
@@ -164,13 +154,19 @@ function save(name, kind, text) {
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
-/** Use the browser's storage or the address; both may be forbidden to a page, and a choice then lasts as long as the page. */
-function stored(use) {
+/** What a function returns, or null if it cannot: the browser's storage may be forbidden to a page, and the address written by somebody else. */
+function attempt(act) {
   try {
-    return use(window.localStorage);
+    return act();
   } catch {
     return null;
   }
+}
+
+/** What a map has for a key; it is made if there is nothing. */
+function entry(map, key, make) {
+  if (!map.has(key)) map.set(key, make());
+  return map.get(key);
 }
 
 /**
@@ -179,66 +175,52 @@ function stored(use) {
  */
 function startTheme(made, changed, prints) {
   const names = ["auto", "light", "dark"];
-  const tell = () => {
+  const { dataset } = document.documentElement;
+  let chosen = attempt(() => localStorage.getItem("flodl-theme"));
+  if (!names.includes(chosen)) chosen = "auto";
+  const apply = (theme = chosen) => {
+    dataset.theme = theme;
+    made.textContent = `Theme: ${chosen}`;
     ink.forget();
     changed();
   };
-  const apply = (name) => {
-    if (name === "auto") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = name;
-    made.textContent = `Theme: ${name}`;
-    made.dataset.now = name;
-    tell();
+  apply();
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => apply());
+  const printing = (on) => {
+    prints(on);
+    document.documentElement.toggleAttribute("data-prints", on);
+    apply(on ? "light" : chosen);
   };
-  const kept = stored((store) => store.getItem("flodl-theme"));
-  apply(names.includes(kept) ? kept : "auto");
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
-  addEventListener("beforeprint", () => {
-    prints(true);
-    Object.assign(document.documentElement.dataset, { theme: "light", prints: "yes" });
-    tell();
-  });
-  addEventListener("afterprint", () => {
-    prints(false);
-    delete document.documentElement.dataset.prints;
-    apply(made.dataset.now);
-  });
+  addEventListener("beforeprint", () => printing(true));
+  addEventListener("afterprint", () => printing(false));
   made.addEventListener("click", () => {
-    const next = names[(names.indexOf(made.dataset.now) + 1) % names.length];
-    apply(next);
-    stored((store) => store.setItem("flodl-theme", next));
+    chosen = names[(names.indexOf(chosen) + 1) % names.length];
+    apply();
+    attempt(() => localStorage.setItem("flodl-theme", chosen));
   });
 }
 
-/** The theme's colours by the names of their custom properties, as the browser resolves them. */
+/** A colour for a style: the theme has it by this name, or it is one already. */
+function css(color) {
+  return /^[\w-]+$/.test(color) ? `var(--${color})` : color;
+}
+
+/** The same colours as a canvas takes them: as the browser resolves them in the theme of now. */
 class Ink {
   #known = new Map();
-  #dark = null;
-  #font = "";
+  /** The page's font, which no theme changes; asking the browser each time would make it lay out. */
+  font = `12px ${getComputedStyle(document.body).fontFamily}`;
 
-  get(name) {
-    if (!this.#known.has(name)) {
-      const probe = place("ink");
-      probe.style.color = `var(--${name})`;
-      this.#known.set(name, getComputedStyle(probe).color);
-    }
-    return this.#known.get(name);
-  }
-
-  get dark() {
-    const chosen = document.documentElement.dataset.theme;
-    return (this.#dark ??= chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
+  get(color) {
+    return entry(this.#known, color, () => {
+      place("ink").style.color = css(color);
+      return getComputedStyle(place("ink")).color;
+    });
   }
 
   /** To be called when the theme has changed. */
   forget() {
     this.#known.clear();
-    this.#dark = null;
-  }
-
-  /** The page's font, which no theme changes; asking the browser each time would make it lay out. */
-  get font() {
-    return (this.#font ||= `12px ${getComputedStyle(document.body).fontFamily}`);
   }
 }
 
@@ -247,34 +229,34 @@ const FEW_COLORS = 8;
 
 /** The colour of one of many things: a fixed palette for a few, hues by the golden angle for more. */
 function colorOf(number, many) {
-  if (!many) return ink.get(`series-${number % FEW_COLORS}`);
-  const light = (ink.dark ? 0.76 : 0.56) + (number % 3) * 0.05;
-  return `oklch(${light.toFixed(2)} 0.15 ${((number * 137.508) % 360).toFixed(1)})`;
+  const more = (number % 3) * 0.05;
+  return many ? shade(0.56 + more, 0.76 + more, (number * 137.508) % 360) : `series-${number % FEW_COLORS}`;
 }
 
-/** Make a canvas as sharp as the screen and return its context, which counts in CSS pixels. */
+/** A colour of a hue in degrees, with its lightness on a light and on a dark page. */
+function shade(light, dark, hue) {
+  const [one, other] = [light, dark].map((part) => `oklch(${part.toFixed(3)} 0.15 ${hue.toFixed(1)})`);
+  return `light-dark(${one}, ${other})`;
+}
+
+/** Empty a canvas, make it as sharp as the screen, and return its context, which counts in CSS pixels. */
 function prepare(canvas, width, height) {
-  const ratio = window.devicePixelRatio || 1;
-  const [across, down] = [Math.round(width * ratio), Math.round(height * ratio)];
-  if (canvas.width !== across || canvas.height !== down) {
-    [canvas.width, canvas.height] = [across, down];
-    canvas.style.height = `${height}px`;
-  }
+  [canvas.width, canvas.height] = [width, height].map((size) => Math.round(size * devicePixelRatio));
+  canvas.style.height = `${height}px`;
   const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
+  context.scale(devicePixelRatio, devicePixelRatio);
   context.font = ink.font;
   return context;
 }
 
-/** A dot beside a name, in its colour. */
+/** A dot beside a name, in its colour; a ring without one. */
 function dot(color) {
   const made = element("span", { className: "dot", "aria-hidden": "true" });
-  made.style.background = color;
+  if (color) made.style.background = css(color);
   return made;
 }
 
-/** Write a text with fill style, alignment across and down. */
+/** Write a text in a colour, with its alignment across and down. */
 function label(context, text, x, y, color = "soft", across = "left", down = "middle") {
   Object.assign(context, { fillStyle: ink.get(color), textAlign: across, textBaseline: down });
   context.fillText(text, x, y);
@@ -289,7 +271,7 @@ function fitted(context, text, width) {
 }
 
 function strokeLine(context, x1, y1, x2, y2, color, width = 1) {
-  Object.assign(context, { strokeStyle: color, lineWidth: width });
+  Object.assign(context, { strokeStyle: ink.get(color), lineWidth: width });
   context.beginPath();
   context.moveTo(x1, y1);
   context.lineTo(x2, y2);
@@ -299,10 +281,10 @@ function strokeLine(context, x1, y1, x2, y2, color, width = 1) {
 function disc(context, x, y, radius, fill, edge = null) {
   context.beginPath();
   context.arc(x, y, radius, 0, 2 * Math.PI);
-  context.fillStyle = fill;
+  context.fillStyle = ink.get(fill);
   context.fill();
   if (!edge) return;
-  Object.assign(context, { strokeStyle: edge, lineWidth: 2 });
+  Object.assign(context, { strokeStyle: ink.get(edge), lineWidth: 2 });
   context.stroke();
 }
 

@@ -44,27 +44,20 @@ function formatMetric(value) {
   return value === null ? "not finite" : formatNumber(value);
 }
 
-const NAMED_NUMBERS = { nan: NaN, inf: Infinity, "-inf": -Infinity };
-
 /** A measured value of a record, in which nan and infinity are text. */
 function measured(value) {
-  return typeof value === "string" ? NAMED_NUMBERS[value] : value === null ? NaN : value;
+  return typeof value === "string" ? Number(value.replace("inf", "Infinity")) : (value ?? NaN);
 }
 
 function formatBytes(count) {
-  const [kib, mib, gib] = [1024, 1024 ** 2, 1024 ** 3];
-  if (count < kib) return `${Math.round(count)} B`;
-  if (count < mib - kib / 2) return `${Math.round(count / kib)} KB`;
-  if (count < gib - mib / 2) return `${Math.round(count / mib)} MB`;
-  return `${(count / gib).toFixed(1)} GB`;
+  let power = 0;
+  for (; Math.round(count) >= 1024 && power < 3; power++) count /= 1024;
+  return `${power < 3 ? Math.round(count) : count.toFixed(1)} ${["B", "KB", "MB", "GB"][power]}`;
 }
 
 /** 1234567 -> "1.23M" */
 function formatCount(count) {
-  for (const [size, unit] of [[1e9, "B"], [1e6, "M"], [1e3, "k"]]) {
-    if (Math.abs(count) >= size) return `${Number((count / size).toPrecision(3))}${unit}`;
-  }
-  return String(Number(count.toPrecision(3)));
+  return new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 }).format(count).replace("K", "k");
 }
 
 function formatPercent(value) {

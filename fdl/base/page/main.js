@@ -2,7 +2,6 @@
 /* The page: of one run with all that is known of it, or of many runs with a table of them. */
 
 const POLL_SECONDS = 2;
-const HIDDEN_POLL_SECONDS = 15;
 
 /** Milliseconds between two renewals of what is more work than a curve. */
 const SLOW_PARTS_EVERY = 500;
@@ -15,7 +14,7 @@ const CHOICES = {
   hidden: [], scatterX: "", scatterY: "", axes: null, color: "auto",
 };
 
-/** What the reader chose: kept in the address, so that it can be shared. */
+/** What the reader chose, as fields: kept in the address, so that it can be shared. */
 class Choices {
   #changed;
 
@@ -24,45 +23,31 @@ class Choices {
     this.#changed = changed;
     this.#read();
     addEventListener("hashchange", () => {
-      if (decodeURIComponent(location.hash.slice(1)) === JSON.stringify(this.#own)) return;
       this.#read();
       changed(Object.keys(CHOICES));
     });
   }
 
-  get(name) {
-    return this.values[name];
-  }
-
   /** Change values. */
   set(changes) {
-    const changed = Object.keys(changes).filter((name) => JSON.stringify(this.values[name]) !== JSON.stringify(changes[name]));
+    const changed = Object.keys(changes).filter((name) => JSON.stringify(this[name]) !== JSON.stringify(changes[name]));
     if (!changed.length) return;
-    Object.assign(this.values, changes);
-    const own = this.#own;
+    Object.assign(this, changes);
+    // Only what differs from the defaults.
+    const own = Object.fromEntries(Object.entries(this).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(CHOICES[name])));
     const hash = Object.keys(own).length ? `#${encodeURIComponent(JSON.stringify(own))}` : "";
-    stored(() => history.replaceState(null, "", hash || location.pathname + location.search));
+    attempt(() => history.replaceState(null, "", hash || location.pathname + location.search));
     this.#changed(changed);
-  }
-
-  /** What differs from the defaults. */
-  get #own() {
-    return Object.fromEntries(Object.entries(this.values).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(CHOICES[name])));
   }
 
   /** Take the known values that have the type of their default; an address need not be one of this page. */
   #read() {
-    let found = null;
-    try {
-      found = JSON.parse(decodeURIComponent(location.hash.slice(1)));
-    } catch {
-      // Somebody else wrote it.
+    const found = attempt(() => JSON.parse(decodeURIComponent(location.hash.slice(1))));
+    for (const [name, usual] of Object.entries(CHOICES)) {
+      const value = found?.[name];
+      const fits = usual === null || Array.isArray(usual) ? Array.isArray(value) : typeof value === typeof usual;
+      this[name] = fits ? value : usual;
     }
-    const fits = ([name, usual]) => {
-      const value = found?.[name] ?? null;
-      return value !== null && (usual === null || Array.isArray(usual) ? Array.isArray(value) : typeof value === typeof usual);
-    };
-    this.values = { ...CHOICES, ...Object.fromEntries(Object.entries(CHOICES).filter(fits).map(([name]) => [name, found[name]])) };
   }
 }
 
@@ -76,7 +61,7 @@ class Page {
   constructor(content) {
     this.content = content;
     this.focus = new Focus(new Axis("epoch"), (range) => this.refine?.(range));
-    this.choices = new Choices((changed) => this.changed(changed));
+    this.choices = new Choices((changed) => this.changed?.(changed));
   }
 
   /** For scripts and tests: what a canvas shows cannot be read from the page. */
@@ -93,16 +78,17 @@ class Page {
     return status;
   }
 
-  /** To be called before and after the page prints. */
-  print() {}
+  /** Draw again, in the colours and the width of now. */
+  repaint() {
+    for (const { plot } of document.querySelectorAll(".plot")) plot.fit();
+  }
 
   /** Let all charts count what the reader chose, else what there is. */
   turnAxis(usual, zone) {
-    const kinds = this.axes.map(([kind]) => kind);
-    const chosen = this.choices.get("axis");
-    const kind = kinds.includes(chosen) ? chosen : usual;
+    const chosen = this.choices.axis;
+    const kind = this.axes.some(([one]) => one === chosen) ? chosen : usual;
     if (this.focus.axis.kind !== kind) this.focus.range = null;
-    this.focus.axis = new Axis(kind, zone, this.choices.get("logX"));
+    this.focus.axis = new Axis(kind, { zone, log: this.choices.logX });
   }
 }
 
@@ -111,9 +97,8 @@ class RunPage extends Page {
   #usual = null;
   #opened = new Map();
   #detailed = null;
-  #slowAt = -Infinity;
-  #slowTimer = 0;
   #render = soon(() => this.#renderNow());
+  #renderSlow = soon(() => this.#slowParts(), (act) => window.setTimeout(act, SLOW_PARTS_EVERY));
   /** "live", "lost" after a broken line, "gone" if the next try failed too; null for a page that follows nothing. */
   connection = null;
   acts = null;
@@ -125,11 +110,11 @@ class RunPage extends Page {
     this.record = new RunRecord(this.#render);
     this.strip = new ProgressStrip(place("progress"), this.record);
     this.media = new MediaSection(media, live);
-    if (live) this.record.set({ drawing: live.drawing });
-    this.record.load(run);
+    this.record.take({ loads: [], drawing: live?.drawing, ...run });
     this.curves = new CurvesPanel(this);
     this.epochs = new EpochTable(this);
     this.changed(["search"]);
+    this.#slowParts();
     if (live?.buttons && !run.finish) this.acts = new ActButtons(place("acts"));
     if (live && !run.finish) (this.feed = new LiveFeed(this, live)).start();
     if (live?.timeline) ask("timeline.json").then((found) => (this.timeline = new Timeline(found)), () => {});
@@ -137,12 +122,8 @@ class RunPage extends Page {
 
   get axes() {
     const { curves, records, clock } = this.record;
-    const kinds = [...(curves.size ? ["step"] : []), ...(records.length || !curves.size ? ["epoch"] : []), ...(records.length || clock.steps.length > 1 ? ["time", "wall"] : [])];
+    const kinds = [...(curves.size ? ["step"] : []), ...(records.length || !curves.size ? ["epoch"] : []), ...(records.length || clock.xs.length > 1 ? ["time", "wall"] : [])];
     return kinds.map((kind) => [kind, AXIS_NAMES[kind]]);
-  }
-
-  get none() {
-    return this.record.records.length ? "This run recorded no metrics." : "No epoch has finished yet.";
   }
 
   connect(state) {
@@ -156,13 +137,7 @@ class RunPage extends Page {
     this.#showCurves();
     if (!names.includes("search")) return;
     this.epochs.render();
-    this.media.filter(this.curves.test, Boolean(this.choices.get("search")));
-  }
-
-  repaint() {
-    this.#showCurves();
-    this.media.repaint();
-    this.timeline?.repaint();
+    this.media.filter(this.curves.test, Boolean(this.choices.search));
   }
 
   /** On paper there are also the media that nobody has scrolled to. */
@@ -183,14 +158,10 @@ class RunPage extends Page {
     this.#showCurves();
     this.#drawing();
     this.strip.render();
-    const wait = this.#slowAt + SLOW_PARTS_EVERY - performance.now();
-    window.clearTimeout(this.#slowTimer);
-    if (wait > 0) this.#slowTimer = window.setTimeout(() => this.#slowParts(), wait);
-    else this.#slowParts();
+    this.#renderSlow();
   }
 
   #slowParts() {
-    this.#slowAt = performance.now();
     const { record } = this;
     const total = Object.values(record.ledger).reduce((sum, seconds) => sum + (seconds || 0), 0);
     place("tiles").replaceChildren(...tilesOf(record));
@@ -201,9 +172,8 @@ class RunPage extends Page {
     }
     place("booked").textContent = `${formatDuration(total)} booked`;
     const use = record.summary?.use;
-    place("use").hidden = !use;
-    this.#details();
     place("use").textContent = use ? `Use the best model: ${use}, see docs/guide/trained-model.md` : "";
+    this.#details();
     this.epochs.render();
     place("footer").textContent = this.connection || !this.written ? "Live from flodl." : `Written by flodl on ${formatMoment(this.written)}. This file needs no network.`;
   }
@@ -214,7 +184,6 @@ class RunPage extends Page {
     const lost = status === "running" && ["lost", "gone"].includes(this.connection);
     const gone = lost && this.connection === "gone";
     const heard = new Date(Date.now() - (performance.now() - newsAt)).toTimeString().slice(0, 8);
-    place("notice").hidden = !gone;
     place("notice").textContent = gone ? `The run ended or its machine is not reachable. The page shows the last state, received at ${heard}.` : "";
     place("label").textContent = info.label || "Training run";
     const hash = info.hash && element("code", { textContent: info.hash.slice(0, 8), title: `Structural hash of the model: ${info.hash}` });
@@ -240,32 +209,30 @@ class RunPage extends Page {
 
   #details() {
     const { metadata } = this.record.info;
-    if (this.#detailed === metadata) return;
-    this.#detailed = metadata;
+    const known = JSON.stringify(metadata);
+    if (this.#detailed === known) return;
+    this.#detailed = known;
     const blocks = detailBlocks(metadata, this.#opened);
     place("details-section").hidden = !blocks.length;
     place("details").replaceChildren(...blocks);
   }
 
   #drawing() {
-    const source = drawingSource(this.record);
+    const { info, drawing } = this.record;
+    const source = drawing ? `graph.svg?v=${drawing}` : info.svg && `data:image/svg+xml,${encodeURIComponent(info.svg)}`;
     place("model-section").hidden = !source;
-    if (!source) return;
     // As an image, scripts and links inside the drawing stay dead.
-    if (!place("model").firstChild) place("model").append(element("img", { alt: "Drawing of the model's graph, with the time of every node where it is known" }));
-    const image = place("model").firstChild;
-    if (image.getAttribute("src") !== source) image.src = source;
+    const image = place("drawing");
+    if (source && image.getAttribute("src") !== source) image.src = source;
   }
 }
 
 /** The page of many runs: it applies what the reader chose, and follows runs that are training. */
 class RunsPage extends Page {
   #highlighted = null;
-  #asked = 0;
   #hasDrawn = false;
   #met = { ids: null, problem: "" };
   #details = null;
-  none = "No run has measured a metric yet.";
   /** The answer to the newest filter. */
   settled = Promise.resolve();
   axes = Object.entries(AXIS_NAMES);
@@ -286,15 +253,8 @@ class RunsPage extends Page {
   async start() {
     do await this.refresh();
     while (this.source.isReading && !this.isLost);
-    let wake = null;
-    document.addEventListener("visibilitychange", () => document.hidden || wake?.());
-    for (;;) {
-      await new Promise((done) => {
-        wake = done;
-        setTimeout(done, 1000 * (document.hidden ? HIDDEN_POLL_SECONDS : POLL_SECONDS));
-      });
-      await this.refresh();
-    }
+    // Browsers slow down the timers of a page that nobody sees.
+    setTimeout(() => this.start(), 1000 * POLL_SECONDS);
   }
 
   /** Read what is new, and show it. */
@@ -306,23 +266,22 @@ class RunsPage extends Page {
         for (const chart of this.charts) chart.forget(changed);
         await this.#filter(true);
       }
-      this.#connection(true);
+      this.connected();
     } catch (error) {
-      this.lost(error);
+      this.connected(error.message);
     }
   }
 
   /** Ask which runs meet the filter, and show them; of several questions the last one counts. */
   #filter(grew = false) {
-    return (this.settled = this.#ask(++this.#asked, grew));
-  }
-
-  async #ask(number, grew) {
-    const text = this.choices.get("filter").trim();
-    const met = text ? await this.source.where(text) : { ids: null, problem: "" };
-    if (number !== this.#asked) return this.settled;
-    this.#met = met;
-    this.show(grew);
+    const text = this.choices.filter.trim();
+    const answer = text ? ask(`where?${new URLSearchParams({ text })}`) : Promise.resolve({ ids: null, problem: "" });
+    const asked = answer.then((met) => {
+      if (this.settled !== asked) return this.settled;
+      this.#met = met;
+      return this.show(grew);
+    });
+    return (this.settled = asked);
   }
 
   show(grew = false) {
@@ -332,27 +291,22 @@ class RunsPage extends Page {
     // Clocks are those of the reader.
     this.turnAxis(bySteps ? "step" : "epoch", -60 * new Date().getTimezoneOffset());
     this.#summary();
-    fill(this.color, colorOptions(runs), choices.get("color"));
+    fill(this.color, colorOptions(runs), choices.color);
     // Curves of the first runs are drawn at once. Those of the others would keep the server from reading them.
     const waits = grew && this.source.isReading && this.#hasDrawn;
     this.#hasDrawn ||= runs.all.length > 0;
     for (const panel of [...(waits ? [] : [this.curves]), this.table, this.parallel, this.scatter]) panel.show();
     showDifferences(this);
-    const open = this.#details && runs.run(this.#details.id);
+    const open = this.#details && runs.byId.get(this.#details.id);
     if (open && open !== this.#details) showDetails((this.#details = open));
     document.documentElement.dataset.ready = "yes";
   }
 
   changed(names) {
     const only = (...some) => names.every((name) => some.includes(name));
-    if (names.includes("filter")) this.#filter().catch((error) => this.lost(error));
+    if (names.includes("filter")) this.#filter().catch((error) => this.connected(error.message));
     else if (only("sort", "columns")) this.table.show();
     else this.show();
-  }
-
-  repaint() {
-    if (!document.documentElement.dataset.ready) return;
-    this.show();
   }
 
   print(on) {
@@ -375,28 +329,19 @@ class RunsPage extends Page {
   /** Hide or show the curves of some runs. */
   hide(runs, hides) {
     const paths = runs.map((run) => run.path);
-    const others = this.choices.get("hidden").filter((path) => !paths.includes(path));
+    const others = this.choices.hidden.filter((path) => !paths.includes(path));
     this.choices.set({ hidden: hides ? [...others, ...paths] : others });
-  }
-
-  lost(error) {
-    this.#connection(false, error.message);
   }
 
   #head() {
     place("label").textContent = this.content.title;
     place("footer").textContent = `flodl ${this.content.version}`;
     const filter = place("filter");
-    filter.value = this.choices.get("filter");
-    let wait = 0;
-    filter.addEventListener("input", () => {
-      clearTimeout(wait);
-      wait = setTimeout(() => this.choices.set({ filter: filter.value }), 120);
-    });
-    place("details-box").addEventListener("close", () => (this.#details = null));
+    filter.value = this.choices.filter;
+    filter.oninput = soon(() => this.choices.set({ filter: filter.value }), (act) => setTimeout(act, 120));
+    place("details-box").onclose = () => (this.#details = null);
     addEventListener("keydown", (event) => {
-      const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName);
-      if (event.key !== "/" || isTyping || event.ctrlKey || event.metaKey) return;
+      if (event.key !== "/" || event.ctrlKey || event.metaKey || document.activeElement?.matches("input, select, textarea")) return;
       event.preventDefault();
       filter.focus();
     });
@@ -405,7 +350,7 @@ class RunsPage extends Page {
   #summary() {
     const { all, filtered, visible, problem } = this.runs;
     const filter = place("filter");
-    if (document.activeElement !== filter) filter.value = this.choices.get("filter");
+    if (document.activeElement !== filter) filter.value = this.choices.filter;
     const running = all.filter((run) => run.state === "running").length;
     const parts = [`${counted(all.length, "run")}${this.source.isReading ? " so far" : ""}`, running && `${running} training`];
     place("facts").replaceChildren(...parts.filter(Boolean).map((text) => element("span", { textContent: text })));
@@ -414,11 +359,12 @@ class RunsPage extends Page {
     place("problem").textContent = problem;
   }
 
-  #connection(isThere, why = "") {
-    this.isLost = !isThere;
+  /** Say whether the server answers, or why it does not. */
+  connected(problem = null) {
+    this.isLost = problem !== null;
     const running = this.runs.all.some((run) => run.state === "running");
-    const [tone, text] = !isThere ? ["warn", "Not connected"] : running ? ["live", "Live"] : ["good", "Up to date"];
-    this.tell(tone, text, isThere && running).title = isThere ? "Runs that are training are updated every two seconds" : `The page shows what it knows. ${why} Start it again: fdl runs ui`;
+    const [tone, text] = this.isLost ? ["warn", "Not connected"] : running ? ["live", "Live"] : ["good", "Up to date"];
+    this.tell(tone, text, !this.isLost && running).title = this.isLost ? `The page shows what it knows. ${problem} Start it again: fdl runs ui` : "Runs that are training are updated every two seconds";
   }
 }
 
@@ -436,22 +382,16 @@ class LonePage extends Page {
       place("facts").textContent = `by epoch ${content.unit}`;
       place("curves-section").hidden = false;
       const series = content.curves.map(({ name, values }) => {
-        const made = new Series(name, "epoch");
+        const made = new Series(name, "step"); // no value is the best one
         values.forEach((value, index) => made.add(index + 1, value));
-        return Object.assign(made, { best: null });
+        return made;
       });
-      this.chart = new LineChart(content.title, this.focus);
-      place("charts").append(this.chart.card);
-      this.chart.show(content.title, series);
+      const chart = new LineChart(content.title, this.focus);
+      place("charts").append(chart.card);
+      chart.show(content.title, series);
     }
   }
 
-  changed() {}
-
-  repaint() {
-    this.timeline?.repaint();
-    this.chart?.repaint();
-  }
 }
 
 function start() {
@@ -460,11 +400,7 @@ function start() {
   // A section is of one run, of many, or of both.
   for (const part of document.querySelectorAll("[data-of]")) part.hidden = !of || (part.dataset.of !== of && part.dataset.of !== "both");
   const page = (window.page = new kind(content));
-  const repaint = () => {
-    page.repaint();
-    for (const { plot } of document.querySelectorAll(".plot")) plot.fit();
-  };
-  startTheme(place("theme"), repaint, (on) => page.print(on));
+  startTheme(place("theme"), () => page.repaint(), (on) => page.print?.(on));
   page.start?.();
 }
 

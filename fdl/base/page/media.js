@@ -13,7 +13,8 @@ const MOST_CONFUSIONS = 100;
 class MediaSection {
   #groups = new Map();
   #panels = new Map();
-  /** Ask the server what there is, once for all news of a second. */
+  panels = [];
+  /** Ask the server what there is, once for all news of a second; after a broken line, the next connection asks anew. */
   refresh = soon(() => this.#load(), (act) => window.setTimeout(act, 1000));
   #test = () => true;
 
@@ -26,21 +27,8 @@ class MediaSection {
     if (live) this.#load();
   }
 
-  get panels() {
-    return [...this.#panels.values()];
-  }
-
-  /** Draw what is drawn with the colours of the theme. */
-  repaint() {
-    for (const panel of this.panels) if (panel.plot) panel.show(panel.index);
-  }
-
-  async #load() {
-    try {
-      this.#offer((await ask("api/media")).entries);
-    } catch {
-      // The line is broken; the next connection asks anew.
-    }
+  #load() {
+    ask("api/media").then(({ entries }) => this.#offer(entries), () => {});
   }
 
   #offer(entries, left = null) {
@@ -48,13 +36,8 @@ class MediaSection {
     place("media-count").textContent = entries.length;
     const fresh = entries.filter(({ kind, name }) => !this.#panels.has(`${kind} ${name}`)).length;
     const open = fresh <= OPEN_PANELS - this.#panels.size;
-    for (const entry of entries) {
-      const key = `${entry.kind} ${entry.name}`;
-      if (!this.#panels.has(key)) this.#panels.set(key, this.#add(entry, open));
-      this.#panels.get(key).offer(entry);
-    }
+    for (const one of entries) entry(this.#panels, `${one.kind} ${one.name}`, () => this.#add(one, open)).offer(one);
     for (const { made, note, panels } of this.#groups.values()) made.dataset.panels = note.textContent = panels.length;
-    place("media-note").hidden = !left?.records;
     if (left?.records) {
       place("media-note").textContent =
         `${formatWhole(left.records)} media records (${formatBytes(left.bytes)}) are left out: this file holds at most ` +
@@ -63,9 +46,9 @@ class MediaSection {
     this.filter();
   }
 
-  #add(entry, open) {
-    const cut = entry.name.indexOf("/");
-    const title = cut > 0 ? entry.name.slice(0, cut) : "General";
+  #add(one, open) {
+    const cut = one.name.indexOf("/");
+    const title = cut > 0 ? one.name.slice(0, cut) : "General";
     if (!this.#groups.has(title)) {
       const [note, grid] = [element("span"), element("div", { className: "media-panels" })];
       const made = element("details", { className: "media-group", open: open || !this.#groups.size }, element("summary", { textContent: title }, note), grid);
@@ -73,8 +56,8 @@ class MediaSection {
       this.#groups.set(title, { made, note, grid, panels: [] });
     }
     const group = this.#groups.get(title);
-    const panel = new MediaPanel(entry, cut > 0 ? entry.name.slice(cut + 1) : entry.name);
-    group.panels.push(panel);
+    const panel = new MediaPanel(one, cut > 0 ? one.name.slice(cut + 1) : one.name);
+    for (const list of [this.panels, group.panels]) list.push(panel);
     group.grid.append(panel.card);
     this.visible.observe(panel.card);
     return panel;
@@ -105,9 +88,8 @@ class MediaPanel {
   constructor({ kind, name }, title) {
     Object.assign(this, { kind, name });
     this.body = element("div", { className: "media-body" });
-    this.slider = element("input", { type: "range", min: 0, value: 0, step: 1, autocomplete: "off", "aria-label": `Step of ${name}` });
+    this.slider = element("input", { type: "range", min: 0, value: 0, step: 1, autocomplete: "off", "aria-label": `Step of ${name}`, oninput: () => this.show(Number(this.slider.value)) });
     this.output = element("output");
-    this.slider.addEventListener("input", () => this.show(Number(this.slider.value)));
     const head = element("header", { className: "chart-head" }, element("h3", { textContent: title, title: name }), element("span", { textContent: KIND_TITLES[kind] }));
     this.card = element("article", { className: "card media-panel" }, head, this.body, element("footer", { className: "media-steps" }, this.slider, this.output));
     this.card.dataset.kind = kind;
@@ -120,23 +102,16 @@ class MediaPanel {
     else if (this.#newest !== `${count} ${step}`) {
       this.#newest = `${count} ${step}`;
       this.#stale = true;
-      if (this.#seen) this.#load();
+      this.seen(this.#seen);
     }
   }
 
   seen(seen) {
     this.#seen = seen;
-    if (seen && this.#stale) this.#load();
-    else if (seen && this.index < 0 && this.#records.length) this.show(this.#records.length - 1);
-  }
-
-  async #load() {
-    this.#stale = false;
-    try {
-      this.#take((await ask(`api/media?${new URLSearchParams({ kind: this.kind, name: this.name })}`)).records);
-    } catch {
-      this.#stale = true;
-    }
+    if (seen && this.#stale) {
+      this.#stale = false;
+      ask(`api/media?${new URLSearchParams({ kind: this.kind, name: this.name })}`).then(({ records }) => this.#take(records), () => (this.#stale = true));
+    } else if (seen && this.index < 0 && this.#records.length) this.show(this.#records.length - 1);
   }
 
   /** A panel at its newest record follows; a reader who went back stays at that step. */
@@ -207,7 +182,7 @@ class HistogramChart extends Chart {
   #records = [];
 
   constructor(name) {
-    super(name, new Focus(new PartAxis("value")));
+    super(name, new Focus(new Axis("value")));
     this.name = name;
     this.height = 200;
     [this.text, this.odd] = ["", ""].map(mediaNote);
@@ -224,7 +199,6 @@ class HistogramChart extends Chart {
     const odd = others.length ? `not finite: ${others.map(([count, what]) => `${formatWhole(count)} ${what}`).join(", ")}` : "";
     this.text.textContent = text;
     this.odd.textContent = odd;
-    this.odd.hidden = !odd;
     const over = records.length > 1 ? ` over ${records.length} steps, from ${mediaStep(records[0])} to ${mediaStep(records[records.length - 1])}` : "";
     this.area.setAttribute("aria-label", [`${this.name}${over}; at ${mediaStep(record)}: ${text}`, odd].filter(Boolean).join(", "));
     this.redraw();
@@ -232,10 +206,10 @@ class HistogramChart extends Chart {
 
   redraw() {
     const known = this.#records.filter(({ counts }) => counts.some((count) => count > 0));
-    const lines = known.filter((one) => one !== this.#record).map((one) => ({ ...outlineOf(one), color: ink.get("soft"), width: 1, alpha: Math.max(0.1, 2 / known.length) }));
+    const lines = known.filter((one) => one !== this.#record).map((one) => ({ ...outlineOf(one), color: "soft", width: 1, alpha: Math.max(0.1, 2 / known.length) }));
     if (known.includes(this.#record)) {
       const line = outlineOf(this.#record);
-      lines.push({ ...line, color: ink.get("accent"), low: line.y.map(() => 0), high: line.y });
+      lines.push({ ...line, color: "accent", low: line.y.map(() => 0), high: line.y });
     }
     // A few records far outside do not flatten the others.
     const { low: first, high: last } = robustLimits(known.flatMap(({ low, high }) => [low, high]), 0.25, 20);
@@ -253,8 +227,7 @@ class HistogramChart extends Chart {
     const bin = nearestIndex(this.places, x);
     if (x < low || x > high) return null;
     const [from, to] = [bin, bin + 1].map((at) => formatMetric(edgeOf(low, high, at / counts.length)));
-    const values = `${formatWhole(counts[bin])} values`;
-    return { x, dots: [], lines: [element("b", { textContent: mediaStep(this.#record) }), fact(`${from} to ${to}`, values)], spoken: `${from} to ${to}: ${values}` };
+    return { x, title: mediaStep(this.#record), rows: [[`${from} to ${to}`, `${formatWhole(counts[bin])} values`]], dots: [] };
   }
 }
 
@@ -284,9 +257,8 @@ function matrixPart(record, name, kept) {
   if (kept.form === undefined) kept.form = record.normalize;
   const told = (i, j) => `true ${classes[i]}, predicted ${classes[j]}: ${formatWhole(counts[i][j])} (${(100 * share(i, j, "true")).toFixed(1)} % of ${formatWhole(rows[i])} ${classes[i]})`;
   const cells = classes.map((_, i) => classes.map((_, j) => {
-    const cell = element("td", { title: told(i, j), tabIndex: i || j ? -1 : 0, "aria-label": told(i, j) });
-    for (const kind of ["pointerenter", "focus"]) cell.addEventListener(kind, () => (readout.textContent = told(i, j)));
-    return cell;
+    const tell = () => (readout.textContent = told(i, j));
+    return element("td", { title: told(i, j), tabIndex: i || j ? -1 : 0, "aria-label": told(i, j), onpointerenter: tell, onfocus: tell });
   }));
   const buttons = NORMAL_FORMS.map(([form, text]) => [form, button(text, () => paint((kept.form = form)), { className: "toggle" })]);
   const paint = () => {
@@ -300,8 +272,8 @@ function matrixPart(record, name, kept) {
   };
   const choices = element("div", { className: "media-search", role: "group", "aria-label": `Numbers of ${name}` }, ...buttons.map(([, made]) => made));
   const table = tableOf(`${name} at ${mediaStep(record)}: ${summary}`, ["true \\ predicted", ...classes], classes.map((text, i) => [text, ...cells[i]]), { className: "matrix", role: "grid" });
-  table.addEventListener("pointerleave", () => (readout.textContent = summary));
-  table.addEventListener("keydown", (event) => moveCell(event, cells.flat(), classes.length));
+  table.onpointerleave = () => (readout.textContent = summary);
+  table.onkeydown = (event) => moveCell(event, cells.flat(), classes.length);
   paint();
   return [choices, element("div", { className: "matrix-scroll" }, table), readout];
 }
@@ -323,59 +295,48 @@ function confusionList({ classes, counts }, name) {
   const all = counts.flatMap((row, i) => row.map((count, j) => [count, i, j])).filter(([count, i, j]) => count && i !== j);
   const most = all.sort((a, b) => b[0] - a[0]).slice(0, MOST_CONFUSIONS);
   const title = `Most frequent confusions of ${name}, ${classes.length} classes`;
-  return scroller(title, numberTable(title, ["True", "Predicted", "Samples"], most.map(([count, i, j]) => [classes[i], classes[j], formatWhole(count)])));
+  return scroller(title, tableOf(title, ["True", "Predicted", "Samples"], most.map(([count, i, j]) => [classes[i], classes[j], formatWhole(count)]), { className: "numbers" }));
 }
 
 const CURVE_AXES = { roc: ["False positive rate", "True positive rate", "AUC"], pr: ["Recall", "Precision", "AP"] };
 
-/** ROC or precision-recall curves of all classes, with their areas. */
+/** ROC or precision-recall curves of all classes, with their areas. Precision jumps from one threshold to the next. */
 class RateChart extends Chart {
   #curves = [];
 
   constructor(name, kind) {
     const [across, up, area] = CURVE_AXES[kind];
-    super(name, new Focus(new PartAxis(across.toLowerCase())));
+    super(name, new Focus(new Axis("value", { title: across.toLowerCase() })));
     Object.assign(this, { name, kind, across, up, measure: area });
     this.reading = mediaNote("");
-    this.legend = new Legend((name) => this.#look(name), () => this.redraw());
+    this.legend = new Legend(() => this.redraw());
     this.parts = [this.area, this.reading, this.resetButton, this.legend.list];
   }
 
   show(record) {
     this.hit = null;
-    this.#curves = record.curves.map((curve) => ({ ...linesOf(curve, this.kind), name: `${curve.name || "class 1"} · ${this.measure} ${curve.area === null ? DASH : curve.area.toFixed(4)}`, curve }));
+    this.#curves = record.curves.map((curve, index) => ({ ...risingPoints(curve), ...lookOf(index), stepped: this.kind === "pr", name: `${curve.name || "class 1"} · ${this.measure} ${curve.area === null ? DASH : curve.area.toFixed(4)}`, curve }));
     const title = `${this.up} by ${this.across.toLowerCase()}`;
     const areas = this.#curves.map((one) => one.name.replace(" · ", " ")).join(", ");
     this.area.setAttribute("aria-label", `${title}, ${this.name} at ${mediaStep(record)}: ${areas}. Arrow keys read the values.`);
     this.reading.textContent = title;
-    this.legend.offer(this.#curves.map((one) => one.name), true);
+    this.legend.offer(this.#curves, true);
     this.redraw();
-  }
-
-  #look(name) {
-    return lookOf(this.#curves.findIndex((one) => one.name === name));
-  }
-
-  get #shown() {
-    return this.#curves.filter(({ name, points }) => points.length && this.legend.shows(name));
   }
 
   redraw() {
     // Guessing gives the diagonal of a ROC curve; in both kinds, the line opens the whole range.
-    const guess = { name: "", color: ink.get("soft"), dash: [3, 4], width: 1, alpha: this.kind === "roc" ? 1 : 0, x: [0, 1], y: [0, 1] };
-    this.paint([guess, ...this.#shown.map((one) => ({ ...one, ...this.#look(one.name) }))], { empty: "no curve" });
-  }
-
-  get places() {
-    return (this.hit?.line ?? this.#shown[0])?.points.map(([x]) => x) ?? [];
+    const guess = { name: "", color: "soft", dash: [3, 4], width: 1, alpha: this.kind === "roc" ? 1 : 0, x: [0, 1], y: [0, 1] };
+    this.paint([guess, ...this.#curves.filter(({ name, x }) => x.length && !this.legend.hidden.has(name))], { empty: "no curve" });
   }
 
   /** Of each curve the point nearest to a place; the height tells those of a steep curve apart. */
   found(x, level) {
     const { px, py } = this.scales;
     const away = ([a, b]) => (level === null ? Math.abs(a - x) : Math.hypot(px(a) - px(x), py(b) - level));
-    return this.#shown.map((line) => {
-      const point = line.points.reduce((best, one) => (away(one) < away(best) ? one : best));
+    return this.lines.slice(1).map((line) => {
+      const points = line.x.map((at, index) => [at, line.y[index]]);
+      const point = points.reduce((best, one) => (away(one) < away(best) ? one : best));
       return { line, point, x: point[0], height: py(point[1]) };
     });
   }
@@ -383,21 +344,17 @@ class RateChart extends Chart {
   read(at) {
     const hit = this.nearest(at);
     if (!hit) return null;
-    const { curve, name } = hit.line;
+    const { curve, name, color } = hit.line;
     const [a, b] = hit.point.map((part) => part.toFixed(3));
-    const spoken = `${curve.name || "class 1"}: ${this.across.toLowerCase()} ${a}, ${this.up.toLowerCase()} ${b}`;
-    this.reading.textContent = spoken;
-    const lines = [name, `${this.across} ${a}`, `${this.up} ${b}`, `${curve.positives} positive, ${curve.negatives} negative samples`].map((text) => element("span", { textContent: text }));
-    return { x: hit.x, lines, spoken, dots: [[hit.height, this.#look(name).color]] };
+    this.reading.textContent = `${curve.name || "class 1"}: ${this.across.toLowerCase()} ${a}, ${this.up.toLowerCase()} ${b}`;
+    const rows = [[this.across, a], [this.up, b], ["positive samples", String(curve.positives)], ["negative samples", String(curve.negatives)]];
+    return { x: hit.x, title: name, rows, dots: [[hit.height, color]] };
   }
 }
 
-/** The points of a curve with rising x, no two at the same place, and the line through them. */
-function linesOf({ x, y }, kind) {
+/** The points of a curve with rising x, no two at the same place. */
+function risingPoints({ x, y }) {
   const known = x.map((at, index) => [at, y[index]]).filter(([a, b]) => a !== null && b !== null);
   if (known.length && known[0][0] > known[known.length - 1][0]) known.reverse();
-  const points = known.map(([a, b], index) => [a + 1e-9 * index, b]);
-  // Precision jumps from one threshold to the next, and the average precision sums these steps.
-  const line = kind === "pr" ? points.flatMap(([a, b], index) => (index + 1 < points.length ? [[a, b], [a, points[index + 1][1]]] : [[a, b]])) : points;
-  return { points, x: line.map(([a]) => a), y: line.map(([, b]) => b) };
+  return { x: known.map(([a], index) => a + 1e-9 * index), y: known.map(([, b]) => b) };
 }

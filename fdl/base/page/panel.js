@@ -18,20 +18,16 @@ class CurvesPanel {
     const { choices, record } = page;
     this.axis = selection("X axis", (axis) => choices.set({ axis }));
     this.axis.id = "x-axis";
-    this.logX = button("log x", () => choices.set({ logX: !choices.get("logX") }), { id: "log-x", className: "toggle" });
-    this.smoothing = element("input", { id: "smoothing", type: "range", min: "0", max: "0.99", step: "0.01", value: "0", autocomplete: "off", "aria-label": "Smoothing" });
-    this.smoothing.addEventListener("input", () => choices.set({ smoothing: Number(this.smoothing.value) }));
+    this.logX = button("log x", () => choices.set({ logX: !choices.logX }), { id: "log-x", className: "toggle" });
+    this.smoothing = element("input", { id: "smoothing", type: "range", min: "0", max: "0.99", step: "0.01", value: "0", autocomplete: "off", "aria-label": "Smoothing", oninput: () => choices.set({ smoothing: Number(this.smoothing.value) }) });
     this.amount = element("output");
     this.search = searchField(record ? "Search metrics and media" : "Search metrics", (text) => choices.set({ search: text }), { id: "search" });
     this.found = element("output", { id: "found" });
     this.group = selection("Group runs by", (group) => choices.set({ group }));
     this.band = selection("Band of a group", (band) => choices.set({ band }));
     const labelled = (text, ...controls) => element("label", { className: "labelled" }, text, ...controls);
-    this.controls = {
-      search: labelled("Search", this.search, this.found), axis: labelled("X axis", this.axis), smoothing: labelled("Smoothing", this.smoothing, this.amount),
-      group: labelled("Group by", this.group), band: labelled("Band", this.band),
-    };
-    place("curve-tools").append(this.controls.search, this.controls.axis, this.logX, this.controls.smoothing, this.controls.group, this.controls.band);
+    const tools = [labelled("Search", this.search, this.found), labelled("X axis", this.axis), this.logX, labelled("Smoothing", this.smoothing, this.amount)];
+    place("curve-tools").append(...tools, labelled("Group by", this.group), labelled("Band", this.band));
   }
 
   /** The charts on the page; those of closed sections keep their state aside. */
@@ -47,75 +43,65 @@ class CurvesPanel {
   show() {
     const { page } = this;
     const { choices, focus, runs, record } = page;
-    const smoothing = choices.get("smoothing");
+    const { smoothing } = choices;
     fill(this.axis, page.axes, focus.axis.kind);
     this.logX.disabled = focus.axis.kind === "wall";
     press(this.logX, focus.axis.log);
     this.logX.title = this.logX.disabled ? "The time of day has no logarithmic scale" : "Logarithmic x axis";
     this.smoothing.value = smoothing;
     this.amount.textContent = smoothing ? smoothing.toFixed(2) : "off";
-    if (document.activeElement !== this.search) this.search.value = choices.get("search");
-    this.test = worded(choices.get("search"));
-    const names = record ? record.names(focus.axis.kind) : runs.curveNames;
-    const all = record ? names.map((name) => record.curve(name, focus.axis.kind)) : names.map((name) => ({ name }));
+    if (document.activeElement !== this.search) this.search.value = choices.search;
+    this.test = worded(choices.search);
+    const all = record ? record.over(focus.axis.kind) : runs.curveNames.map((name) => ({ name }));
     const left = this.#place(all);
-    for (const name of ["axis", "smoothing"]) this.controls[name].hidden = !all.length;
-    this.logX.hidden = !all.length;
-    this.controls.search.hidden = all.length + (page.media?.panels.length ?? 0) <= FEW_METRICS && !choices.get("search");
+    for (const one of [this.axis.parentNode, this.logX, this.smoothing.parentNode]) one.hidden = !all.length;
+    this.search.parentNode.hidden = all.length + (page.media?.panels.length ?? 0) <= FEW_METRICS && !choices.search;
     write(this.found, `${left < all.length ? `${left} of ` : ""}${all.length} metrics`);
-    place("no-metrics").hidden = left > 0;
-    place("no-metrics").textContent = all.length ? "No metric has these words in its name." : page.none;
-    this.controls.group.hidden = !runs;
-    this.controls.band.hidden = !runs?.groups;
+    const none = !record ? "No run has measured a metric yet." : record.records.length ? "This run recorded no metrics." : "No epoch has finished yet.";
+    write(place("no-metrics"), left ? "" : all.length ? "No metric has these words in its name." : none);
+    this.group.parentNode.hidden = !runs;
+    this.band.parentNode.hidden = !runs?.groups;
     if (!runs) return;
-    fill(this.group, groupings(runs), choices.get("group"));
-    fill(this.band, [["range", "range"], ["deviation", "± σ"]], choices.get("band"));
+    fill(this.group, groupings(runs), choices.group);
+    fill(this.band, [["range", "range"], ["deviation", "± σ"]], choices.band);
     this.#nameColors();
   }
 
   /** Place the charts of curves; returns how many curves the search leaves. */
   #place(all) {
-    const { record, choices } = this.page;
+    const { record, choices, focus } = this.page;
     const parts = [];
-    const used = new Set();
+    const placed = new Map();
     let found = 0;
     for (const [key, series] of sectionsOf(all)) {
       const kept = series.filter((one) => this.test(one.name));
       if (!kept.length) continue;
       found += kept.length;
-      const groups = record ? chartGroups(kept) : kept.map(({ name }) => ({ key: name, title: name, series: [] }));
-      if (!this.#sections.has(key)) this.#sections.set(key, new MetricSection(key || "Metrics", () => this.show()));
-      const section = this.#sections.get(key);
+      // Metrics of a run that name the same quantity, such as loss and val_loss, share a chart.
+      const groups = [...Map.groupBy(kept, ({ name }) => (record && quantityOf(name)) ?? ` ${name}`)];
+      const section = entry(this.#sections, key, () => new MetricSection(key || "Metrics", () => this.show()));
       const alone = all.length <= FEW_METRICS;
-      const open = alone || (section.chosen ?? (Boolean(choices.get("search")) || !parts.length));
+      const open = alone || (section.chosen ?? (Boolean(choices.search) || !parts.length));
       const shown = open ? groups.slice(0, section.all ? Infinity : MOST_CHARTS) : [];
       section.head(kept, open, open ? groups.length - shown.length : 0, alone);
-      this.#fill(section.grid, shown, key, used);
+      const charts = shown.map(([group, members]) => {
+        const id = `${key} ${group}`;
+        placed.set(id, [members.length > 1 ? group[0].toUpperCase() + group.slice(1) : members[0].name, members]);
+        return entry(this.#charts, id, () => (record ? new LineChart("", focus) : new RunsChart(members[0].name, this.page)));
+      });
+      arrange(section.grid, charts.map((chart) => chart.card));
       parts.push(alone ? section.grid : section.part);
     }
     arrange(place("charts"), parts);
-    for (const [key, chart] of this.#charts) {
-      if (record || used.has(key)) continue; // those of one run keep what the reader chose
-      chart.close();
-      this.#charts.delete(key);
+    for (const [id, chart] of this.#charts) {
+      chart.smoothing = choices.smoothing;
+      if (placed.has(id)) chart.show(...placed.get(id));
+      else if (!record) {
+        chart.close(); // those of one run keep what the reader chose
+        this.#charts.delete(id);
+      }
     }
     return found;
-  }
-
-  #fill(grid, groups, section, used) {
-    const { page } = this;
-    const charts = groups.map(({ key, title, series }) => {
-      const name = page.record ? `${section} ${key}` : key;
-      used.add(name);
-      if (!this.#charts.has(name)) this.#charts.set(name, page.record ? new LineChart(title, page.focus) : new RunsChart(title, page));
-      return [this.#charts.get(name), title, series];
-    });
-    arrange(grid, charts.map(([chart]) => chart.card));
-    for (const [chart, title, series] of charts) {
-      chart.smoothing = page.choices.get("smoothing");
-      if (page.record) chart.show(title, series);
-      else chart.load();
-    }
   }
 
   /** Which colour is which group, or which run if there are few. */
@@ -127,10 +113,10 @@ class CurvesPanel {
       const [color, name, members] = groups ? [groups.color(one), groups.name(one), groups.members.get(one)] : [runs.color(one), one.title, [one]];
       // Only these runs; once more, all of them.
       const only = () => choices.set({ hidden: runs.visible.length === members.length ? [] : runs.filtered.filter((run) => !members.includes(run)).map((run) => run.path) });
-      const made = button("", groups ? only : () => this.page.open(one), { title: groups ? `${name}: draw only these ${counted(members.length, "run")}` : name });
+      const title = groups ? `${name}: draw only these ${counted(members.length, "run")}` : name;
+      const pointing = { onpointerenter: () => this.page.highlight(members[0]), onpointerleave: () => this.page.highlight(null) };
+      const made = button("", groups ? only : () => this.page.open(one), { title, ...pointing });
       made.append(swatch(color), element("span", { textContent: name }), groups ? element("span", { className: "count", textContent: `×${members.length}` }) : "");
-      made.addEventListener("pointerenter", () => this.page.highlight(members[0]));
-      made.addEventListener("pointerleave", () => this.page.highlight(null));
       return element("li", {}, made);
     });
     if (groups && all.length > MOST_GROUPS_NAMED) items.push(element("li", { className: "rest", textContent: `and ${all.length - MOST_GROUPS_NAMED} more groups` }));
@@ -153,14 +139,14 @@ class MetricSection {
       this.all = true;
       changed();
     }, { className: "more", hidden: true });
-    const summary = element("summary", {}, element("b", { textContent: title }), this.#note);
-    this.part = element("details", { className: "metric-section" }, summary, this.grid, this.more);
     // The toggle event also tells of changes by the script.
-    summary.addEventListener("click", (event) => {
+    const click = (event) => {
       event.preventDefault();
       this.chosen = !this.part.open;
       changed();
-    });
+    };
+    const summary = element("summary", { onclick: click }, element("b", { textContent: title }), this.#note);
+    this.part = element("details", { className: "metric-section" }, summary, this.grid, this.more);
   }
 
   /** Show how many metrics it has, the newest values of the first while it is closed, and how many charts are left out; alone it is only its charts. */
@@ -168,7 +154,7 @@ class MetricSection {
     if (!alone && this.grid.parentNode !== this.part) this.part.insertBefore(this.grid, this.more);
     const values = open ? [] : series.filter((one) => one.last).slice(0, 6).map((one) => `${one.name} ${formatMetric(one.last.y)}`);
     write(this.#note, (this.#note.title = [counted(series.length, "metric"), ...values].join(" · ")));
-    if (this.part.open !== open) this.part.open = open;
+    this.part.open = open;
     this.more.hidden = !hidden;
     this.more.textContent = `Show ${hidden} more ${hidden === 1 ? "chart" : "charts"}`;
   }
@@ -185,14 +171,10 @@ function groupings(runs) {
 /** Metrics in sections by the first part of their name; those without one, or alone with it, come first. */
 function sectionsOf(all) {
   if (all.length <= FEW_METRICS) return new Map([["", all]]);
-  const groups = Map.groupBy(all, ({ name }) => groupOf(name));
-  const plain = all.filter(({ name }) => groupOf(name) === "" || groups.get(groupOf(name)).length < 2);
-  const parts = [...groups].filter(([prefix, series]) => prefix && series.length > 1);
-  return new Map([...(plain.length ? [["", plain]] : []), ...parts]);
+  // "encoder.loss" -> "encoder", "train/acc" -> "train", "loss" -> "".
+  const prefix = ({ name }) => /^([^./]+)[./]/.exec(name)?.[1] ?? "";
+  const groups = Map.groupBy(all, prefix);
+  const parts = Map.groupBy(all, (one) => (groups.get(prefix(one)).length > 1 ? prefix(one) : ""));
+  return new Map([["", []], ...parts]);
 }
 
-/** What shares a chart: metrics that name the same quantity, such as loss and val_loss; everything else stands alone. */
-function chartGroups(all) {
-  const groups = Map.groupBy(all, ({ name }) => quantityOf(name) ?? ` ${name}`);
-  return [...groups].map(([key, series]) => ({ key, title: series.length > 1 ? key[0].toUpperCase() + key.slice(1) : series[0].name, series }));
-}

@@ -20,17 +20,17 @@ function sparkline(values, width, height, range = null, area = false) {
   const [low, high] = range || [limits.low, limits.high];
   const y = (value) => (high > low ? height - 1 - Math.min(1, Math.max(0, (value - low) / (high - low))) * (height - 2) : height / 2);
   const [xs, ys] = values.length > width ? thinned([...values.keys()], values, width) : [[...values.keys()], values];
-  const runs = [[]];
+  const pieces = [];
   xs.forEach((x, index) => {
-    if (Number.isFinite(ys[index])) runs[runs.length - 1].push([((x / (values.length - 1)) * width).toFixed(1), y(ys[index]).toFixed(1)]);
-    else if (runs[runs.length - 1].length) runs.push([]);
+    if (!Number.isFinite(ys[index])) return;
+    if (!Number.isFinite(ys[index - 1])) pieces.push([]);
+    pieces.at(-1).push(`${((x / Math.max(1, values.length - 1)) * width).toFixed(1)} ${y(ys[index]).toFixed(1)}`);
   });
-  for (const run of runs.filter((one) => one.length)) {
-    const points = run.map((point) => point.join(" "));
+  for (const piece of pieces) {
+    const line = `M${piece.join("L")}`;
+    if (area && piece.length > 1) svg.append(svgElement("path", { class: "area", d: `${line}V${height}H${parseFloat(piece[0])}Z` }));
     // One value alone is a level; a lone value between gaps is a short stroke.
-    const line = run.length > 1 ? `M${points.join("L")}` : values.length > 1 ? `M${points[0]}h0` : `M0 ${y(values[0])}H${width}`;
-    if (area && run.length > 1) svg.append(svgElement("path", { class: "area", d: `${line}L${run[run.length - 1][0]} ${height}L${run[0][0]} ${height}Z` }));
-    svg.append(svgElement("path", { d: line }));
+    svg.append(svgElement("path", { d: piece.length > 1 ? line : `${line}${values.length > 1 ? "h0" : `H${width}`}` }));
   }
   return svg;
 }
@@ -60,8 +60,7 @@ class ProgressStrip {
     this.what.textContent = `Epoch ${epoch} of ${total}${at}`;
     this.fill.style.width = `${(100 * (share ?? 0)).toFixed(2)}%`;
     this.bar.classList.toggle("unknown", share === null);
-    if (share === null) this.bar.removeAttribute("aria-valuenow");
-    else this.bar.setAttribute("aria-valuenow", Math.round(100 * share));
+    this.bar.ariaValueNow = share === null ? null : Math.round(100 * share);
     const facts = [
       ...(rate ? [["Speed", `${formatCount(rate)} samples/s`]] : []),
       ...(eta !== undefined && eta !== null ? [["Time left", eta > 0 ? formatDuration(eta) : "almost done"]] : []),
@@ -153,7 +152,7 @@ function gauges({ records, loads, status, progress }) {
 /** What each rank did in all epochs together, when it was last heard of, and how the last epoch was shared out. */
 function rankParts(record) {
   const { records, epochClock, startSeconds, zone } = record;
-  const many = records.flatMap((one, index) => (one.ranks ? [{ ...one, seconds: epochClock.seconds[index] }] : []));
+  const many = records.flatMap((one, index) => (one.ranks ? [{ ...one, seconds: epochClock.ys[index] }] : []));
   if (!many.length) return [];
   const sums = [];
   for (const { ranks, gpus, epoch, seconds } of many) {
@@ -178,7 +177,7 @@ function rankParts(record) {
     one.memory ? `${formatBytes(one.memory.reserved)} / ${formatBytes(one.memory.total)}` : DASH,
     `${clockText(startSeconds + one.seconds, zone, 1)}, epoch ${one.epoch}`,
   ]);
-  const table = numberTable("What each rank did", ["Rank", "Device", "Batches", "Share of batches", "Samples/s", "Busy for", "Last loss", "Memory", "Last seen"], rows);
+  const table = tableOf("What each rank did", ["Rank", "Device", "Batches", "Share of batches", "Samples/s", "Busy for", "Last loss", "Memory", "Last seen"], rows, { className: "numbers" });
   const { duration, ranks, epoch: newest } = many[many.length - 1];
   sums.forEach(({ epoch }, rank) => table.tBodies[0].rows[rank].classList.toggle("bad-value", epoch < newest));
   const part = (ms) => (duration > 0 && ms !== null ? `${(ms / (10 * duration)).toFixed(1)} %` : DASH);
@@ -198,7 +197,7 @@ function ledgerParts(ledger, total) {
     Object.assign(part.style, { flexGrow: seconds / total, background: `var(--series-${index % FEW_COLORS})`, opacity: index < FEW_COLORS ? 1 : 0.55 });
     bar.append(part);
     const share = `${((100 * seconds) / total).toFixed(1)} %`;
-    list.append(element("li", {}, dot(`var(--series-${index % FEW_COLORS})`), element("span", { textContent: account }), element("b", { textContent: formatDuration(seconds) }), element("em", { textContent: share })));
+    list.append(element("li", {}, dot(`series-${index % FEW_COLORS}`), element("span", { textContent: account }), element("b", { textContent: formatDuration(seconds) }), element("em", { textContent: share })));
   });
   return accounts.length ? [bar, list] : [];
 }
@@ -227,7 +226,7 @@ class EpochTable {
     const columns = [...series.values()].filter(({ name }) => this.page.curves.test(name));
     const { scrollHeight, scrollTop } = this.scroll;
     const rows = shown.map((record) => [String(record.epoch), ...columns.map((one) => epochCell(record, one)), formatDuration(record.duration)]);
-    this.scroll.replaceChildren(numberTable("Every epoch with its metrics; the best value of a metric is bold.", ["Epoch", ...columns.map((one) => one.name), "Time"], rows));
+    this.scroll.replaceChildren(tableOf("Every epoch with its metrics; the best value of a metric is bold.", ["Epoch", ...columns.map((one) => one.name), "Time"], rows, { className: "numbers" }));
     // New rows must not move what is being read.
     if (scrollTop > 0) this.scroll.scrollTop = scrollTop + this.scroll.scrollHeight - scrollHeight;
     const part = shown.length < records.length ? `The last ${shown.length} of ${records.length} epochs. ` : "";
@@ -266,16 +265,8 @@ function detailBlocks({ acts, config, environment, parameters, ...rest }, opened
     const summary = element("summary", { textContent: title }, element("span", { textContent: `${rows.length} values` }));
     // What the reader opened or closed stays so when the page changes.
     const made = element("details", { className: "card", open: opened.get(title) ?? open }, summary, factTable(title, rows, ["Name", "Value", "Set in"]));
-    made.addEventListener("toggle", () => opened.set(title, made.open));
+    made.ontoggle = () => opened.set(title, made.open);
     return [made];
   });
 }
 
-/** Where the drawing of the model comes from: the page itself, or the server that made the page. */
-function drawingSource({ info, drawing }) {
-  if (drawing) return `graph.svg?v=${drawing}`;
-  if (!info.svg) return "";
-  let text = "";
-  for (const byte of new TextEncoder().encode(info.svg)) text += String.fromCharCode(byte);
-  return `data:image/svg+xml;base64,${btoa(text)}`;
-}

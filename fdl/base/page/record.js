@@ -9,7 +9,6 @@ const MOST_POINTS = 8192;
 const MOST_LOADS = 300;
 
 class RunRecord {
-  #changed;
   info = { total: 0, started: "", label: "", run: "", hash: "", metadata: {}, svg: "" };
   records = [];
   /** Metrics by epoch, and by step. */
@@ -22,7 +21,7 @@ class RunRecord {
   heardAt = performance.now();
   newsAt = performance.now();
   /** Steps, and the seconds of the run at which they were logged. */
-  clock = { steps: [], seconds: [] };
+  clock = new Series("clock", "step");
   drawing = 0;
   summary = null;
   /** Whether a live stream brings news, so that time goes on between them. */
@@ -30,63 +29,32 @@ class RunRecord {
 
   /** `changed()` is called after every change. */
   constructor(changed) {
-    this.#changed = () => {
-      this.newsAt = performance.now();
-      changed();
-    };
+    this.changed = changed;
   }
 
-  /** Take a whole run. */
-  load({ info, records = [], series = [], ledger = {}, finish = null, clock, progress = null, loads = [] }) {
-    Object.assign(this, { info, ledger, progress, loads, summary: finish });
-    this.#tick(clock);
-    for (const record of records) this.#take(record);
-    this.addSteps(series);
-  }
-
-  open(info) {
-    const { metadata } = this.info;
-    // Equal facts stay the same object, so that what the reader opened there is not made anew.
-    this.info = JSON.stringify(metadata) === JSON.stringify(info.metadata) ? { ...info, metadata } : info;
-    this.#changed();
-  }
-
-  record(record) {
-    this.#take(record);
-    this.#changed();
-  }
-
-  addSteps(series, clock) {
-    this.#tick(clock);
-    for (const { name, steps, values } of series) this.#curve(name).append(steps, values);
-    this.#changed();
+  /** Take what is new, or a whole run. What is not named here replaces what was known: the facts, the ledger, the version of the drawing. */
+  take({ records = [], series = [], clock, progress, finish, ...others }) {
+    Object.assign(this, others);
+    for (const record of records) this.#add(record);
+    for (const { name, steps, values } of series) entry(this.curves, name, () => new Series(name, "step")).append(steps, values);
+    if (clock) this.clock.append(clock.steps, clock.seconds);
+    if (progress) {
+      Object.assign(this, { progress, heardAt: performance.now() });
+      if (!others.loads) this.loads = [...this.loads, progress].slice(-MOST_LOADS);
+    }
+    if (finish) {
+      this.summary = finish;
+      if (Object.keys(finish.ledger || {}).length) this.ledger = finish.ledger;
+    }
+    this.newsAt = performance.now();
+    this.changed();
   }
 
   /** Take curves from their beginning; what the page has beyond their end stays. */
   replaceSteps(series, clock) {
-    if (clock) this.clock = clock;
-    for (const { name, steps, values } of series) this.#curve(name).replace(steps, values);
-    this.#changed();
-  }
-
-  setProgress(progress) {
-    this.progress = progress;
-    this.heardAt = performance.now();
-    this.loads.push(progress);
-    if (this.loads.length > MOST_LOADS) this.loads.shift();
-    this.#changed();
-  }
-
-  /** Take what has one value at a time: the ledger, the version of the drawing. */
-  set(values) {
-    Object.assign(this, values);
-    this.#changed();
-  }
-
-  finish(summary) {
-    this.summary = summary;
-    if (Object.keys(summary.ledger || {}).length) this.ledger = summary.ledger;
-    this.#changed();
+    if (clock) this.clock.replace(clock.steps, clock.seconds);
+    for (const { name, steps, values } of series) this.curves.get(name)?.replace(steps, values);
+    this.take({ series }); // also curves that the page does not know yet
   }
 
   get status() {
@@ -115,79 +83,63 @@ class RunRecord {
   /** Epochs, and the seconds at which they ended; a resumed run counts on. */
   get epochClock() {
     let [before, last] = [0, 0];
-    const seconds = this.records.map(({ elapsed }) => {
+    const ys = this.records.map(({ elapsed }) => {
       if (elapsed < last) before += last;
       last = elapsed || 0;
       return before + last;
     });
-    return { steps: this.records.map(({ epoch }) => epoch), seconds };
+    return { xs: this.records.map(({ epoch }) => epoch), ys };
   }
 
-  /** The names of curves over an axis, those that are judged by their name as they came. */
-  names(kind) {
-    if (kind === "epoch") return [...this.series.keys()];
-    const timed = kind !== "step" || this.clock.steps.length > 1;
-    return [...new Set([...this.curves.keys(), ...(timed ? this.series.keys() : [])])];
+  /** The curves over an axis: those by step where there are such values, else by epoch; their values are shared. */
+  over(kind) {
+    if (kind === "epoch") return [...this.series.values()];
+    const timed = kind !== "step" || this.clock.xs.length > 1;
+    const names = new Set([...this.curves.keys(), ...(timed ? this.series.keys() : [])]);
+    return [...names].map((name) => this.#moved(name, kind));
   }
 
-  /** A metric with its x on an axis: by step where it has such values, else by epoch; its values are shared. */
-  curve(name, kind) {
+  #moved(name, kind) {
     const own = this.curves.get(name);
-    if (kind === "epoch") return this.series.get(name);
     if (kind === "step" && own) return own;
-    const [series, { steps, seconds }] = own ? [own, this.clock] : [this.series.get(name), this.epochClock];
+    const [series, { xs, ys }] = own ? [own, this.clock] : [this.series.get(name), this.epochClock];
     const start = kind === "wall" ? this.startSeconds : 0;
     const at = (x) => {
-      const second = between(steps, seconds, x);
-      return kind === "step" ? between(this.clock.seconds, this.clock.steps, second) : start + second;
+      const second = between(xs, ys, x);
+      return kind === "step" ? between(this.clock.ys, this.clock.xs, second) : start + second;
     };
-    return series?.moved(at);
+    return series.moved(at);
   }
 
   /** Steps at the ends of a range of an axis. */
   stepsOf(range, kind) {
     const start = kind === "wall" ? this.startSeconds : 0;
-    return kind === "step" ? range : range.map((x) => between(this.clock.seconds, this.clock.steps, x - start));
+    return kind === "step" ? range : range.map((x) => between(this.clock.ys, this.clock.xs, x - start));
   }
 
-  #tick(clock) {
-    const { steps, seconds } = this.clock;
-    (clock?.steps || []).forEach((step, index) => {
-      if (steps.length && step <= steps[steps.length - 1]) return;
-      steps.push(step);
-      seconds.push(clock.seconds[index]);
-    });
-  }
-
-  #take(record) {
+  #add(record) {
     // A run that was started again in its folder repeats the epochs after its checkpoint.
     const repeated = this.records.findIndex(({ epoch }) => epoch >= record.epoch);
     if (repeated >= 0) {
       const before = this.records.splice(0).slice(0, repeated);
       this.series.clear();
-      for (const one of before) this.#take(one);
+      for (const one of before) this.#add(one);
     }
     this.records.push(record);
-    for (const name of Object.keys(record.metrics)) record.metrics[name] = measured(record.metrics[name]);
-    for (const name of ["lr", "grad_norm"]) {
-      if (name in record && !Object.hasOwn(record.metrics, name)) record.metrics[name] = measured(record[name]);
-    }
-    for (const [name, value] of Object.entries(record.metrics)) {
-      if (!this.series.has(name)) this.series.set(name, new Series(name, "epoch"));
-      this.series.get(name).add(record.epoch, value);
+    const { epoch, metrics } = record;
+    for (const name of ["lr", "grad_norm"]) if (name in record && !(name in metrics)) metrics[name] = record[name];
+    for (const [name, value] of Object.entries(metrics)) {
+      metrics[name] = measured(value);
+      entry(this.series, name, () => new Series(name, "epoch")).add(epoch, metrics[name]);
     }
     (record.ranks?.each || []).forEach(({ loss, scalars }, rank) => {
       for (const [name, value] of Object.entries({ loss, ...scalars })) {
         const ranks = this.series.get(name)?.ranks;
-        if (ranks) (ranks[rank] ||= new Series(`${name} of rank ${rank}`, "epoch")).add(record.epoch, measured(value));
+        if (ranks) (ranks[rank] ||= new Series(`${name} of rank ${rank}`, "epoch")).add(epoch, measured(value));
       }
     });
   }
 
-  #curve(name) {
-    if (!this.curves.has(name)) this.curves.set(name, new Series(name, "step"));
-    return this.curves.get(name);
-  }
 }
 
 /** One quantity over epochs, steps or time. */
@@ -202,7 +154,7 @@ class Series {
   /** The same of each rank, if there are several. */
   ranks = [];
 
-  /** `unit` is what `xs` counts: "epoch", "step" or "time". */
+  /** `unit` is what `xs` counts at first: "epoch", "step" or "time". */
   constructor(name, unit) {
     Object.assign(this, { name, unit, goal: goalOf(name) });
   }
@@ -237,7 +189,6 @@ class Series {
   moved(at) {
     const { best, detail } = this;
     return Object.assign(Object.create(this), {
-      unit: "time",
       xs: this.xs.map(at),
       best: best && { ...best, x: at(best.x) },
       ranks: this.ranks.map((one) => one.moved(at)),
@@ -260,23 +211,16 @@ class Series {
 /** At most about `most` points that draw the same picture: of every run the extremes and a gap. */
 function thinned(xs, ys, most) {
   const width = Math.ceil(xs.length / Math.max(1, most / 2));
-  const [keptXs, keptYs] = [[], []];
+  const kept = [];
   for (let start = 0; start < xs.length; start += width) {
-    let [low, high, broken] = [-1, -1, -1];
-    for (let index = start; index < Math.min(start + width, xs.length); index++) {
-      if (!Number.isFinite(ys[index])) broken = index;
-      else {
-        if (low < 0 || ys[index] < ys[low]) low = index;
-        if (high < 0 || ys[index] > ys[high]) high = index;
-      }
-    }
-    const kept = new Set([low, high, broken].filter((index) => index >= 0));
-    for (const index of [...kept].sort((a, b) => a - b)) {
-      keptXs.push(xs[index]);
-      keptYs.push(ys[index]);
-    }
+    const run = [...ys.slice(start, start + width).keys()].map((index) => start + index);
+    const known = run.filter((index) => Number.isFinite(ys[index]));
+    const low = known.reduce((best, index) => (ys[index] < ys[best] ? index : best), known[0]);
+    const high = known.reduce((best, index) => (ys[index] > ys[best] ? index : best), known[0]);
+    const gap = run.findLast((index) => !Number.isFinite(ys[index]));
+    kept.push(...new Set([low, high, gap].filter((index) => index !== undefined).sort((a, b) => a - b)));
   }
-  return [keptXs, keptYs];
+  return [kept.map((index) => xs[index]), kept.map((index) => ys[index])];
 }
 
 /** The last word of a name that says what is measured, such as loss; undefined if none is known. */

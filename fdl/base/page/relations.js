@@ -10,7 +10,7 @@ class RunsPlot extends Chart {
   things = [];
 
   constructor(page, host, title, ...tools) {
-    super(title, new Focus(new PartAxis()));
+    super(title, new Focus(new Axis("value", { title: "" })));
     this.page = page;
     this.height = 320;
     this.head.append(element("div", { className: "tools" }, ...tools));
@@ -23,9 +23,8 @@ class RunsPlot extends Chart {
     if (!hit) return null;
     const { run, line } = hit;
     this.emphasize(context, line);
-    const values = this.told.map((column) => [column.label, shownCell(column, run)]);
-    const lines = [fact(run.title, "", line.color), ...values.map(([name, value]) => fact(name, value))];
-    return { x: hit.x, dots: [], lines, spoken: `${run.title}: ${values.map((one) => one.join(" ")).join(", ")}` };
+    const values = this.told.map((column) => [column.label, column.show(column.value(run))]);
+    return { x: hit.x, title: "", rows: [[run.title, "", line.color], ...values], dots: [] };
   }
 }
 
@@ -43,7 +42,7 @@ class ParallelPanel extends RunsPlot {
   /** The keys of the axes: settings that differ, and then the best values of the first metrics. */
   get keys() {
     const { runs, choices } = this.page;
-    const chosen = choices.get("axes");
+    const chosen = choices.axes;
     if (chosen) return chosen.filter((key) => runs.column(key));
     // Seeds come last: they say least about a result.
     const settings = [...runs.differing].sort((a, b) => isSeed(a) - isSeed(b)).map((name) => `config.${name}`);
@@ -70,15 +69,16 @@ class ParallelPanel extends RunsPlot {
     // The axes that have room: the last one, usually a result, and as many others as fit.
     const all = this.keys.map((key) => runs.column(key));
     const room = Math.max(2, Math.floor(this.width / NARROW_AXIS));
-    const columns = all.length <= room ? all : [...all.slice(0, room - 1), all[all.length - 1]];
+    const columns = all.toSpliced(room - 1, Math.max(0, all.length - room));
     this.#axes = columns.map((column) => ({ column, ...valueScale(column, visible) }));
+    [this.told, this.places] = [columns, [...columns.keys()]];
     const color = paintBy(this.page);
     const brushed = new Set(this.brushed);
     const within = { width: 1.4, alpha: Math.max(0.12, Math.min(0.85, 60 / Math.max(1, brushed.size))) };
     this.things = visible.map((run) => {
       const isInside = brushed.has(run);
       const y = this.#axes.map(({ column, at }) => at(column.value(run)));
-      return { run, isInside, x: [...columns.keys()], y, color: isInside ? color(run) : ink.get("line"), ...(isInside ? within : { width: 1, alpha: 0.5 }) };
+      return { run, isInside, x: [...columns.keys()], y, color: isInside ? color(run) : "line", ...(isInside ? within : { width: 1, alpha: 0.5 }) };
     });
     this.things.sort((a, b) => a.isInside - b.isInside);
     const bounds = visible.length && columns.length > 1 ? { low: -0.03, high: 1.12, first: -0.05, last: columns.length - 0.6 } : null;
@@ -95,13 +95,13 @@ class ParallelPanel extends RunsPlot {
     const { px, py, box } = this.scales;
     const room = px(1) - px(0) - 14;
     for (const line of this.things) {
-      Object.assign(context, { strokeStyle: line.color, lineWidth: line.width, globalAlpha: line.alpha });
+      Object.assign(context, { strokeStyle: ink.get(line.color), lineWidth: line.width, globalAlpha: line.alpha });
       context.stroke(this.pathOf(line));
     }
     context.globalAlpha = 1;
     for (const [index, { column, ticks }] of this.#axes.entries()) {
       const [x, last] = [px(index), index === this.#axes.length - 1];
-      strokeLine(context, x, py(1), x, py(0), ink.get("soft"));
+      strokeLine(context, x, py(1), x, py(0), "soft");
       label(context, fitted(context, column.label, room), !index ? box.left : last ? box.right : x, py(1) - 16, "text", !index ? "left" : last ? "right" : "center");
       for (const [part, tick] of ticks) {
         const text = fitted(context, tick, last ? box.right - x - 6 : room - 8);
@@ -145,10 +145,6 @@ class ParallelPanel extends RunsPlot {
     super.reset();
   }
 
-  get places() {
-    return [...this.#axes.keys()];
-  }
-
   /** The lines at a place on or between the axes. */
   found(x, level) {
     const at = Math.min(this.#axes.length - 1, Math.max(0, x));
@@ -161,9 +157,6 @@ class ParallelPanel extends RunsPlot {
     });
   }
 
-  get told() {
-    return this.#axes.map(({ column }) => column);
-  }
 }
 
 /** A scatter plot: one point per run. */
@@ -179,7 +172,7 @@ class ScatterPanel extends RunsPlot {
     const { runs, choices } = this.page;
     const differing = runs.settings.filter((one) => runs.differing.includes(one.name) && !isSeed(one.name));
     const setting = (differing.find((one) => one.numeric) || differing[0])?.key;
-    return [runs.column(choices.get("scatterX")) || runs.column(setting ?? "epochs"), runs.column(choices.get("scatterY")) || runs.column(runs.results[0] ?? "seconds")];
+    return [runs.column(choices.scatterX) || runs.column(setting ?? "epochs"), runs.column(choices.scatterY) || runs.column(runs.results[0] ?? "seconds")];
   }
 
   show() {
@@ -193,7 +186,9 @@ class ScatterPanel extends RunsPlot {
     const [across, up] = [x, y].map((column) => valueScale(column, runs.visible));
     const color = paintBy(this.page);
     this.things = runs.visible.map((run) => ({ run, x: across.at(x.value(run)), y: up.at(y.value(run)), color: color(run) })).filter((one) => one.x !== null && one.y !== null);
-    Object.assign(this.focus.axis, { name: x.label, named: across.ticks });
+    this.places = [...new Set(this.things.map((one) => one.x))].sort((a, b) => a - b);
+    this.told = [...new Set([x, y, ...runs.differing.slice(0, 4).map((name) => runs.column(`config.${name}`))])];
+    Object.assign(this.focus.axis, { title: x.label, named: across.ticks });
     const missing = runs.visible.length - this.things.length;
     this.title.textContent = `${y.label} against ${x.label}`;
     this.foot.textContent = `${counted(this.things.length, "run")}${missing ? ` · ${missing} without both values` : ""}`;
@@ -209,11 +204,7 @@ class ScatterPanel extends RunsPlot {
   }
 
   emphasize(context, { x, y, color }) {
-    disc(context, this.scales.px(x), this.scales.py(y), 6.5, color, ink.get("text"));
-  }
-
-  get places() {
-    return [...new Set(this.things.map((one) => one.x))].sort((a, b) => a - b);
+    disc(context, this.scales.px(x), this.scales.py(y), 6.5, color, "text");
   }
 
   /** The points near a pointer; keys go from place to place, and up and down between the points there. */
@@ -223,10 +214,6 @@ class ScatterPanel extends RunsPlot {
     return this.things.filter(near).map((line) => ({ line, run: line.run, x: line.x, height: py(line.y) }));
   }
 
-  get told() {
-    const { runs } = this.page;
-    return [...new Set([...this.columns, ...runs.differing.slice(0, 4).map((name) => runs.column(`config.${name}`))])];
-  }
 }
 
 /** From values of a column to the range 0 to 1, with ticks; numbers that span decades logarithmically. */
@@ -237,10 +224,11 @@ function valueScale(column, runs) {
     if (!values.length) return { at: () => null, ticks: [] };
     const { low, high } = robustLimits(values, FAR_SHARE, FAR);
     const isLog = low > 0 && high / low >= 30;
-    const scale = (isLog ? logScale : linearScale)(low, high, 5, true);
-    if (column.key === "seconds" && low < high) scale.ticks = new Axis("time", 0, isLog).ticks(low, high, 5);
-    const at = (value) => (typeof value !== "number" || !Number.isFinite(value) || (isLog && value <= 0) ? null : Math.min(1, Math.max(0, scale.at(value))));
-    return { at, ticks: low === high ? [[0.5, shownValue(column, low)]] : scale.ticks.map(([value, text]) => [scale.at(value), text]) };
+    const size = isLog ? Math.log : Number;
+    const part = (value) => (low === high ? 0.5 : (size(value) - size(low)) / (size(high) - size(low)));
+    const axis = column.key === "seconds" ? new Axis("time", { log: isLog }) : new Axis("value", { log: isLog });
+    const at = (value) => (typeof value !== "number" || !Number.isFinite(value) || (isLog && value <= 0) ? null : Math.min(1, Math.max(0, part(value))));
+    return { at, ticks: low === high ? [[0.5, column.show(low)]] : axis.ticks(low, high, 5).map(([value, text]) => [part(value), text]) };
   }
   const names = [...new Set(values.map(String))].sort(byValue);
   const places = new Map(names.map((name, index) => [name, names.length > 1 ? index / (names.length - 1) : 0.5]));
@@ -250,7 +238,7 @@ function valueScale(column, runs) {
 
 /** A function from a run to its colour: that of the run or group, or a ramp over a column. */
 function paintBy({ runs, choices }) {
-  const key = choices.get("color");
+  const key = choices.color;
   // Dozens of colours tell nothing apart; the result does.
   const isMany = key === "auto" && !runs.groups && runs.visible.length > FEW_COLORS;
   const column = runs.column(isMany ? runs.results[0] : key);
@@ -258,9 +246,7 @@ function paintBy({ runs, choices }) {
   const { at } = valueScale(column, runs.visible);
   return (run) => {
     const place = at(column.value(run));
-    if (place === null) return ink.get("line");
-    const light = ink.dark ? 0.55 + 0.33 * place : 0.72 - 0.34 * place;
-    return `oklch(${light.toFixed(3)} 0.15 ${(265 - 220 * place).toFixed(1)})`;
+    return place === null ? "line" : shade(0.72 - 0.34 * place, 0.55 + 0.33 * place, 265 - 220 * place);
   };
 }
 

@@ -1,17 +1,18 @@
 "use strict";
 /* Many runs: what is known of each, which are shown, and how they are grouped. */
 
+/** The facts of a run that a table can show: a title, and how they are written. */
 const FACTS = {
-  name: ["Run", (run) => run.name],
-  state: ["State", (run) => run.state],
-  started: ["Started", (run) => run.started],
-  seconds: ["Time", (run) => elapsed(run)],
-  epochs: ["Epochs", (run) => run.epochs],
-  tags: ["Tags", (run) => run.tags],
-  note: ["Note", (run) => run.note],
-  resumed_from: ["Continues", (run) => run.resumed_from],
-  error: ["Error", (run) => run.error],
-  path: ["Folder", (run) => run.path],
+  name: ["Run"],
+  state: ["State"],
+  started: ["Started", formatMoment],
+  seconds: ["Time", formatDuration],
+  epochs: ["Epochs"],
+  tags: ["Tags"],
+  note: ["Note"],
+  resumed_from: ["Continues"],
+  error: ["Error"],
+  path: ["Folder"],
 };
 const ALL_BUT_SEED = "all but the seed";
 const NO_VALUE = "\u0000";
@@ -29,9 +30,9 @@ class Runs {
   curveNames = [];
   differing = [];
   problem = "";
-  /** All columns of a table, by key. */
+  /** All columns of a table, by key: {key, label, kind, name, numeric, higher}, `value(run)` and `show(value)`. */
   columns = new Map();
-  #byId = new Map();
+  byId = new Map();
 
   constructor() {
     this.#describe();
@@ -39,39 +40,27 @@ class Runs {
 
   /** Take over new rows; return the ids of runs whose content changed. */
   update({ order, rows }) {
-    for (const row of rows) this.#byId.set(row.id, row);
-    this.all = order.map((id) => this.#byId.get(id)).filter(Boolean);
-    this.#byId = new Map(this.all.map((run) => [run.id, run]));
+    for (const row of rows) this.byId.set(row.id, row);
+    this.all = order.map((id) => this.byId.get(id)).filter(Boolean);
+    this.byId = new Map(this.all.map((run) => [run.id, run]));
     this.#describe();
     return new Set(rows.map((row) => row.id));
-  }
-
-  run(id) {
-    return this.#byId.get(id);
   }
 
   /** Show the runs that meet the filter; the runs that were shown stay while a condition is being typed. */
   apply(choices, { ids, problem }) {
     this.problem = problem;
-    if (!problem || !this.filtered.length) this.filtered = this.all.filter((run) => !ids || ids.has(run.id));
-    else this.filtered = this.all.filter((run) => this.filtered.some(({ id }) => id === run.id));
-    const hidden = new Set(choices.get("hidden"));
+    const shown = problem && this.filtered.length ? this.filtered.map((run) => run.id) : ids;
+    const met = shown && new Set(shown);
+    this.filtered = this.all.filter((run) => !met || met.has(run.id));
+    const hidden = new Set(choices.hidden);
     this.visible = this.filtered.filter((run) => !hidden.has(run.path));
     this.differing = this.differingIn(this.filtered, "config");
-    this.groups = this.#grouped(choices.get("group"));
+    this.groups = this.#grouped(choices.group);
   }
 
   column(key) {
     return this.columns.get(key);
-  }
-
-  get settings() {
-    return [...this.columns.values()].filter((one) => one.kind === "setting");
-  }
-
-  /** The columns of the best values, those first that are most likely looked for. */
-  get results() {
-    return this.curveNames.map((name) => `best:${name}`).filter((key) => this.column(key));
   }
 
   color(run) {
@@ -88,7 +77,11 @@ class Runs {
 
   #describe() {
     const columns = new Map();
-    for (const [key, [label, value]] of Object.entries(FACTS)) columns.set(key, { key, label, kind: "fact", value, numeric: key === "seconds" || key === "epochs" });
+    const add = (key, label, kind, value, show, more) => columns.set(key, { key, label, kind, value, show, ...more });
+    const plain = (value) => (value === "" || value === undefined || value === null ? DASH : String(value));
+    for (const [key, [label, show = plain]] of Object.entries(FACTS)) {
+      add(key, label, "fact", key === "seconds" ? elapsed : (run) => run[key], show, { numeric: key === "seconds" || key === "epochs" });
+    }
     const [metrics, curves, settings] = [new Map(), new Set(), new Map()];
     for (const run of this.all) {
       for (const [name, { higher }] of Object.entries(run.metrics)) metrics.set(name, higher);
@@ -97,17 +90,15 @@ class Runs {
         if (value !== null || !settings.has(name)) settings.set(name, (settings.get(name) ?? true) && typeof value === "number");
       }
     }
-    for (const [name, numeric] of settings) {
-      columns.set(`config.${name}`, { key: `config.${name}`, label: name, kind: "setting", name, value: (run) => run.config[name]?.[0], numeric });
-    }
+    for (const [name, numeric] of settings) add(`config.${name}`, name, "setting", (run) => run.config[name]?.[0], formatSetting, { name, numeric });
     for (const [name, higher] of metrics) {
-      for (const which of ["best", "last"]) {
-        const key = `${which}:${name}`;
-        columns.set(key, { key, label: `${which} ${name}`, kind: "metric", name, value: (run) => run.metrics[name]?.[which], numeric: true, higher });
-      }
+      for (const which of ["best", "last"]) add(`${which}:${name}`, `${which} ${name}`, "metric", (run) => run.metrics[name]?.[which], formatNumber, { name, numeric: true, higher });
     }
     this.columns = columns;
     this.curveNames = [...curves].sort((a, b) => interest(a) - interest(b) || (a < b ? -1 : 1));
+    this.settings = [...columns.values()].filter((one) => one.kind === "setting");
+    // The best values, those first that are most likely looked for.
+    this.results = this.curveNames.map((name) => `best:${name}`).filter((key) => columns.has(key));
   }
 
   #grouped(by) {
@@ -162,15 +153,11 @@ function sorted(runs, order, column) {
   // Runs of different time zones are ordered by the moment, not by its text.
   const value = key === "started" ? (run) => Date.parse(run.started) : column(key)?.value;
   if (!value) return [...runs];
-  const down = order.startsWith("-");
+  const way = order.startsWith("-") ? -1 : 1;
   // Values that are not finite stand behind numbers in both directions, and missing ones at the end.
   const isMetric = column(key)?.kind === "metric";
   const rank = (one) => (one === undefined || one === null || one === "" ? 2 : isMetric && typeof one === "string" ? 1 : 0);
-  return runs
-    .map((run, index) => [value(run), index, run])
-    .sort(([a, i], [b, j]) => {
-      if (rank(a) || rank(b)) return rank(a) - rank(b) || i - j;
-      return (down ? byValue(b, a) : byValue(a, b)) || i - j;
-    })
-    .map(([, , run]) => run);
+  const keyed = runs.map((run) => [value(run), run]);
+  keyed.sort(([a], [b]) => rank(a) - rank(b) || (rank(a) ? 0 : way * byValue(a, b)));
+  return keyed.map(([, run]) => run);
 }

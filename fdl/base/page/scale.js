@@ -16,63 +16,50 @@ function roundStep(length, wanted, factors = [1, 2, 2.5, 5, 10], least = 0) {
 function multiples(step, low, high) {
   const first = Math.ceil(low / step - 1e-9);
   const count = Math.floor(high / step + 1e-9) - first + 1;
-  return Array.from({ length: Math.max(0, count || 0) }, (_, index) => (first + index) * step);
+  return Array.from({ length: Math.min(1000, Math.max(0, count || 0)) }, (_, index) => (first + index) * step);
 }
 
-/** A linear scale over [low, high]; `snug` keeps the ends, else they widen to round ticks. */
-function linearScale(low, high, wanted, snug = false) {
-  if (low === high) {
-    const room = Math.abs(low) * 0.1 || 1;
-    [low, high] = [low - room, high + room];
-  }
-  const step = roundStep(high - low, wanted);
-  const at = (value) => (value - low) / (high - low);
-  if (!Number.isFinite(step) || step < Math.max(Math.abs(low), Math.abs(high)) * 1e-14) {
-    return { low, high, at, ticks: [low, high].map((value) => [value, formatNumber(value)]) };
-  }
-  if (!snug) [low, high] = [Math.floor(low / step + 1e-9) * step, Math.ceil(high / step - 1e-9) * step];
-  return { low, high, at, ticks: multiples(step, low, high).map((value) => [value, tickLabel(value, step)]) };
-}
-
-/** A logarithmic scale over [low, high], both above zero; `snug` keeps the ends. */
-function logScale(low, high, wanted, snug = false) {
-  let [bottom, top] = [Math.log10(low), Math.log10(high)];
-  if (top - bottom < 0.05 && !snug) [bottom, top] = [bottom - 0.15, top + 0.15];
-  if (top === bottom) [bottom, top] = [bottom - 0.5, top + 0.5];
-  const pad = snug ? 0 : (top - bottom) * 0.03;
-  [bottom, top] = [bottom - pad, top + pad];
-  const decades = top - bottom;
+/** Round numbers from `low` to `high`, about `wanted` of them; on a logarithmic scale with round factors between them. */
+function roundNumbers(low, high, wanted, log = false) {
+  if (!log) return multiples(roundStep(high - low, wanted), low, high);
+  const decades = Math.log10(high / low);
   const factors = decades < 1 ? [1, 1.5, 2, 3, 4, 5, 7] : decades < 2.5 ? [1, 2, 5] : [1];
   const every = Math.max(1, Math.ceil(decades / Math.max(2, wanted)));
-  const ticks = [];
-  for (let power = Math.floor(bottom); power <= Math.ceil(top); power++) {
-    if (power % every) continue;
-    for (const factor of factors) {
-      const position = Math.log10(factor) + power;
-      if (position >= bottom - 1e-9 && position <= top + 1e-9) {
-        ticks.push([factor * 10 ** power, tickLabel(factor * 10 ** power, 10 ** power)]);
-      }
-    }
+  const powers = multiples(every, Math.floor(Math.log10(low)), Math.log10(high));
+  const found = powers.flatMap((power) => factors.map((factor) => factor * 10 ** power));
+  return found.filter((at) => at >= low * (1 - 1e-9) && at <= high * (1 + 1e-9));
+}
+
+/** The ends of an axis for values from `low` to `high`, and its ticks. */
+function roomyScale(low, high, wanted, log) {
+  if (log) {
+    const room = high / low < 1.12 ? 1.4 : (high / low) ** 0.03;
+    [low, high] = [low / room, high * room];
+  } else {
+    const least = high - low > Math.abs(high) * 1e-12 ? 0 : Math.abs(low) * 0.1 || 1;
+    const step = roundStep(Math.min(Number.MAX_VALUE, high - low + 2 * least), wanted);
+    [low, high] = [Math.floor((low - least) / step + 1e-9) * step, Math.ceil((high + least) / step - 1e-9) * step];
   }
-  return { low: 10 ** bottom, high: 10 ** top, ticks, at: (value) => (Math.log10(value) - bottom) / decades };
+  return { low, high, ticks: roundNumbers(low, high, wanted, log).map((at) => [at, tickLabel(at)]) };
 }
 
-function tickLabel(value, step) {
-  if (Math.abs(value) < step * 1e-6) return "0";
-  const size = Math.max(Math.abs(value), step);
-  if (size >= 1e5 || step < 1e-4) return Number(value.toPrecision(4)).toExponential().replace("e+", "e");
-  const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
-  return value.toFixed(Number.isInteger(+(step * 10 ** decimals).toFixed(6)) ? decimals : decimals + 1);
+function tickLabel(value) {
+  const size = Math.abs(value);
+  const short = Number(value.toPrecision(12));
+  return size > 0 && (size >= 1e5 || size < 1e-4) ? short.toExponential().replace("e+", "e") : String(short);
 }
 
-/** What the x of a chart counts: steps, epochs, seconds since the start, or Unix time in a zone. */
+/** What the x of a chart counts: steps, epochs, seconds since the start, Unix time in a zone, or any value. */
 class Axis {
+  /** Ticks [x, label] where numbers mean nothing. */
+  named = null;
+
   /**
-   * `kind` is "step", "epoch", "time" or "wall"; clocks are `zone` seconds ahead of UTC. Distances
-   * may be logarithmic, but not those of the time of day.
+   * `kind` is "step", "epoch", "time", "wall", or "value" of what `title` names; clocks are `zone`
+   * seconds ahead of UTC. Distances may be logarithmic, but not those of the time of day.
    */
-  constructor(kind, zone = 0, log = false) {
-    Object.assign(this, { kind, zone, log: log && kind !== "wall" });
+  constructor(kind, { zone = 0, log = false, title = kind === "wall" ? "clock" : kind } = {}) {
+    Object.assign(this, { kind, zone, title, log: log && kind !== "wall" });
   }
 
   /** Whether the axis has a place for x. */
@@ -84,80 +71,44 @@ class Axis {
     return this.kind === "step" || this.kind === "epoch";
   }
 
-  /** The word below the axis. */
-  get title() {
-    return this.kind === "wall" ? "clock" : this.kind;
-  }
-
   /** One x in a few characters. */
   label(x) {
     if (this.numbers) return Number.isInteger(x) || Math.abs(x) > 100 ? formatWhole(x) : String(Number(x.toFixed(2)));
+    if (this.kind === "value") return x.toFixed(3);
     return this.kind === "time" ? formatDuration(x) : clockText(x, this.zone, 1);
   }
 
   /** One x in words. */
   say(x) {
-    return `${{ step: "step", epoch: "epoch", time: "after", wall: "at" }[this.kind]} ${this.label(x)}`;
+    return `${{ time: "after", wall: "at" }[this.kind] ?? this.title} ${this.label(x)}`;
   }
 
   /** Ticks as [x, label] over a range; about `wanted` of them. */
   ticks(first, last, wanted) {
-    const even = this.#evenTicks(first, last, wanted);
-    if (!this.log || first === last) return even;
-    const found = logScale(first, last, wanted, true).ticks.map(([at]) => at);
-    const shown = this.numbers ? found.filter((at) => Number.isInteger(Number(at.toFixed(6)))) : found;
-    // A short range may hold no power of ten: round numbers then stand where they belong.
-    if (shown.length < 3) return even;
-    return shown.map((at) => [at, this.numbers ? formatWhole(at) : spanText(at, at < 10 ? 0.1 : 1)]);
-  }
-
-  /** Ticks at equal distances. */
-  #evenTicks(first, last, wanted) {
+    if (this.named) return this.named.filter(([at]) => at >= first && at <= last);
     if (first === last) return [[first, this.label(first)]];
-    if (this.numbers) return wholeTicks(first, last, wanted);
+    if (this.kind === "value") return roundNumbers(first, last, wanted, this.log).map((at) => [at, tickLabel(at)]);
+    const round = this.log ? roundNumbers(first, last, wanted, true) : [];
+    const shown = this.numbers ? round.filter((at) => Number.isInteger(Number(at.toFixed(6)))) : round;
+    // A short range may hold no power of ten: numbers at equal distances then stand where they belong.
+    if (shown.length < 3) return this.#evenTicks(first, last, wanted);
+    return shown.map((at) => [at, this.#tick(at, at < 10 ? 0.1 : 1)]);
+  }
+
+  #evenTicks(first, last, wanted) {
     const raw = (last - first) / Math.max(1, wanted);
-    const step = NICE_SECONDS.find((one) => one >= raw) || Math.ceil(raw / 86400) * 86400;
+    const step = this.numbers ? roundStep(last - first, wanted, [1, 2, 5, 10], 1) : NICE_SECONDS.find((one) => one >= raw) || Math.ceil(raw / 86400) * 86400;
     const shift = this.kind === "wall" ? this.zone : 0;
-    const text = (at) => (this.kind === "time" ? spanText(at, step) : clockText(at, this.zone, step, last - first));
-    return multiples(step, first + shift, last + shift).map((at) => [at - shift, text(at - shift)]);
-  }
-}
-
-/** An axis of parts from 0 to 1: of a rate, or with named ticks [part, label]. */
-class PartAxis extends Axis {
-  named = null;
-
-  constructor(name = "") {
-    super("part");
-    this.name = name;
+    const places = multiples(step, first + shift, last + shift).map((at) => at - shift);
+    // The first and the last whole number are named where there is room for them.
+    const ends = this.numbers ? [Math.ceil(first), Math.floor(last)].filter((end) => end >= first && end <= last && places.every((at) => Math.abs(at - end) > 0.6 * step)) : [];
+    return [...places, ...ends].map((at) => [at, this.#tick(at, step, last - first)]);
   }
 
-  get title() {
-    return this.name;
+  #tick(at, step, span = 0) {
+    if (this.numbers) return formatWhole(at);
+    return this.kind === "time" ? spanText(at, step) : clockText(at, this.zone, step, span);
   }
-
-  label(x) {
-    return x.toFixed(3);
-  }
-
-  say(x) {
-    return `${this.name} ${this.label(x)}`;
-  }
-
-  ticks(first, last, wanted) {
-    return this.named?.filter(([at]) => at >= first && at <= last) ?? linearScale(first, last, wanted, true).ticks;
-  }
-}
-
-/** Whole numbers from `first` to `last`, with the ends where there is room for them. */
-function wholeTicks(first, last, wanted) {
-  const step = roundStep(last - first, wanted, [1, 2, 5, 10], 1);
-  const ticks = multiples(step, first, last).map((at) => [at, formatWhole(at)]);
-  const near = step * 0.6;
-  const [low, high] = [Math.ceil(first), Math.floor(last)];
-  if (low <= high && (!ticks.length || ticks[0][0] - low > near)) ticks.unshift([low, formatWhole(low)]);
-  if (high - ticks[ticks.length - 1]?.[0] > near) ticks.push([high, formatWhole(high)]);
-  return ticks;
 }
 
 /** 90 -> "1m30s"; with the digits that ticks `step` seconds apart need. */

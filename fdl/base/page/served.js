@@ -4,181 +4,145 @@
 const POINTS = 2000;
 const SURE_MS = 5000;
 
-async function ask(address, options = {}) {
+/** What the server answers; `read` says as what. */
+async function ask(address, { read = "json", ...options } = {}) {
   const answer = await fetch(address, { cache: "no-store", ...options });
   if (!answer.ok) throw new Error(await answer.text());
-  return answer.json();
+  return answer[read]();
 }
 
 /** Follows a run: events of the server into its record, and points of curves on request. */
 class LiveFeed {
-  #page;
-  #session;
-  #source = null;
   #failed = 0;
-  /** Behind which record of the run the stream goes on. */
-  #place;
 
+  /** `after` is the record of the run behind which the stream goes on. */
   constructor(page, { session, after }) {
-    this.#page = page;
-    this.#session = session;
-    this.#place = after;
+    Object.assign(this, { page, session, after });
   }
 
   start() {
-    const page = this.#page;
+    const { page } = this;
     const { record } = page;
-    const source = (this.#source = new EventSource(`events?after=${this.#place}`));
+    const source = new EventSource(`events?after=${this.after}`);
     const takes = {
       // Another run behind the same address: what is on the page belongs to the one before.
-      info: (info) => (info.session === this.#session ? record.open(info) : window.location.reload()),
-      epoch: (one) => record.record(one),
-      steps: ({ series, clock }) => record.addSteps(series, clock),
-      progress: (progress) => record.setProgress(progress),
+      info: (info) => (info.session === this.session ? record.take({ info }) : window.location.reload()),
+      epoch: (one) => record.take({ records: [one] }),
+      steps: (points) => record.take(points),
+      progress: (progress) => record.take({ progress }),
       media: () => page.media.refresh(),
-      ledger: (ledger) => record.set({ ledger }),
+      ledger: (ledger) => record.take({ ledger }),
       acts: (state) => page.acts?.show(state),
-      drawing: ({ version }) => record.set({ drawing: version }),
+      drawing: ({ version }) => record.take({ drawing: version }),
       complete: (summary) => {
         source.close();
         page.connect(null);
-        page.acts?.close();
-        record.finish(summary);
+        place("acts").hidden = true;
+        record.take({ finish: summary });
       },
     };
     for (const [kind, take] of Object.entries(takes)) {
       source.addEventListener(kind, (event) => {
-        this.#place = Number(event.lastEventId) || this.#place;
+        this.after = Number(event.lastEventId) || this.after;
         take(JSON.parse(event.data));
       });
     }
     source.addEventListener("open", () => {
       this.#failed = 0;
       page.connect("live");
-      this.#catchUp();
+      this.#catchUp().catch(() => {}); // the line is broken again; the next connection asks anew
       page.media.refresh();
     });
-    source.addEventListener("error", () => this.#lost());
-  }
-
-  #lost() {
-    // The first failure is a broken line; if the next try fails too, nobody answers any more.
-    this.#failed += 1;
-    this.#page.connect(this.#failed > 1 ? "gone" : "lost");
-    // The browser comes back by itself after a broken line, but not after an answer it refused.
-    if (this.#source.readyState !== EventSource.CLOSED) return;
-    this.#source.close();
-    window.setTimeout(() => this.start(), 2000);
+    source.addEventListener("error", () => {
+      // The first failure is a broken line; if the next try fails too, nobody answers any more.
+      this.#failed += 1;
+      page.connect(this.#failed > 1 ? "gone" : "lost");
+      // The browser comes back by itself after a broken line, but not after an answer it refused.
+      if (source.readyState === EventSource.CLOSED) window.setTimeout(() => this.start(), 2000);
+    });
   }
 
   /** Points that went by between the making of the page, or a broken line, and this stream. */
   async #catchUp() {
-    try {
-      const { names, clock } = await ask("api/series");
-      if (names.length) this.#page.record.replaceSteps(await this.#read(names, null), clock);
-    } catch {
-      // The line is broken again; the next connection asks anew.
-    }
+    const { names, clock } = await ask("api/series");
+    if (names.length) this.page.record.replaceSteps(await this.#read(names, null), clock);
   }
 
   /** Finer points of all curves for a range of steps; the coarse points stay if none come. */
-  async detail(range) {
-    try {
-      return await this.#read([...this.#page.record.curves.keys()], range);
-    } catch {
-      return [];
-    }
+  detail(range) {
+    return this.#read([...this.page.record.curves.keys()], range).catch(() => []);
   }
 
   async #read(names, range) {
-    const query = new URLSearchParams({ points: POINTS });
-    for (const name of names) query.append("name", name);
-    if (range) {
-      query.set("from", Math.floor(range[0]));
-      query.set("to", Math.ceil(range[1]));
-    }
+    const ends = range ? [["from", Math.floor(range[0])], ["to", Math.ceil(range[1])]] : [];
+    const query = new URLSearchParams([["points", POINTS], ...names.map((name) => ["name", name]), ...ends]);
     return (await ask(`api/series?${query}`)).series;
   }
 }
 
 /** Buttons that act on the training; only on a page that was served with them. */
 class ActButtons {
-  #host;
   #token = window.location.pathname.split("/")[1];
   #state = {};
   #sure = 0;
 
   constructor(host) {
-    this.#host = host;
+    this.host = host;
     this.pause = button("Pause", () => this.#ask({ act: this.#state.paused ? "continue" : "pause" }));
-    this.save = button("Save a checkpoint", () => this.#ask({ act: "checkpoint" }));
+    const save = button("Save a checkpoint", () => this.#ask({ act: "checkpoint" }));
     this.stop = button("Stop", () => this.#stopIfSure());
     this.rate = this.#field("Learning rate", "1e-4", (value) => ({ act: "lr", value }));
-    this.key = selection("Setting", () => this.#showSetting());
+    this.key = selection("Setting", () => this.show({}));
     this.setting = this.#field("Setting", "", (value) => ({ act: "set", key: this.key.value, value }));
     this.setting.input.before(this.key);
     this.answer = element("p", { className: "act-answer", role: "status" });
-    host.replaceChildren(element("div", { className: "act-row" }, this.pause, this.save, this.stop, this.rate.form, this.setting.form), this.answer);
+    host.replaceChildren(element("div", { className: "act-row" }, this.pause, save, this.stop, this.rate.form, this.setting.form), this.answer);
     host.hidden = false;
   }
 
   /** The state of the training; fields that are missing stay as they were. */
   show(state) {
     this.#state = { ...this.#state, ...state };
-    const { paused, stopping, settings = {}, answer } = this.#state;
+    const { paused, stopping, settings = {} } = this.#state;
     this.pause.textContent = paused ? "Continue" : "Pause";
-    for (const one of this.#host.querySelectorAll("button, input, select")) one.disabled = Boolean(stopping);
+    for (const one of this.host.querySelectorAll("button, input, select")) one.disabled = Boolean(stopping);
     const names = Object.keys(settings);
     this.setting.form.hidden = !names.length;
     fill(this.key, names.map((name) => [name, name]), names.includes(this.key.value) ? this.key.value : names[0]);
-    this.#showSetting();
-    if (answer) this.#say(answer.ok ? answer.text : answer.error, answer.ok);
-  }
-
-  close() {
-    this.#host.hidden = true;
+    this.setting.input.placeholder = String(settings[this.key.value] ?? "");
+    if (state.answer) this.#say(state.answer.ok ? state.answer.text : state.answer.error, state.answer.ok);
   }
 
   #field(label, example, wish) {
     const input = element("input", { type: "text", placeholder: example, autocomplete: "off", spellcheck: false, ariaLabel: label });
     const send = element("button", { type: "submit", textContent: "Set", "aria-label": `Set ${label.toLowerCase()}` });
-    const form = element("form", { className: "act-field" }, element("span", { textContent: label }), input, send);
-    form.addEventListener("submit", (event) => {
+    const submit = (event) => {
       event.preventDefault();
       if (input.value.trim()) this.#ask(wish(input.value.trim()));
-    });
-    return { form, input };
+    };
+    return { form: element("form", { className: "act-field", onsubmit: submit }, element("span", { textContent: label }), input, send), input };
   }
 
-  #showSetting() {
-    this.setting.input.placeholder = String(this.#state.settings?.[this.key.value] ?? "");
-  }
-
+  /** The first click asks, a second one soon after it stops the training. */
   #stopIfSure() {
     window.clearTimeout(this.#sure);
-    const sure = this.stop.dataset.sure;
-    const unsure = () => {
-      delete this.stop.dataset.sure;
-      this.stop.textContent = "Stop";
+    const asks = (on) => {
+      this.stop.classList.toggle("sure", on);
+      this.stop.textContent = on ? "Stop this training?" : "Stop";
     };
-    if (sure) {
-      unsure();
-      this.#ask({ act: "stop" });
-      return;
-    }
-    this.stop.dataset.sure = "yes";
-    this.stop.textContent = "Stop this training?";
-    this.#sure = window.setTimeout(unsure, SURE_MS);
+    const isSure = this.stop.classList.contains("sure");
+    asks(!isSure);
+    if (isSure) this.#ask({ act: "stop" });
+    else this.#sure = window.setTimeout(() => asks(false), SURE_MS);
   }
 
   async #ask(wish) {
     this.#say("Waiting for the end of a step …", true);
     const headers = { "Content-Type": "application/json", "X-Flodl-Token": this.#token };
     try {
-      const answer = await fetch("api/act", { method: "POST", headers, body: JSON.stringify({ flodl: 1, ...wish }) });
-      if (!answer.ok) this.#say(await answer.text(), false);
-    } catch {
-      this.#say("The training cannot be reached.", false);
+      await ask("api/act", { method: "POST", headers, body: JSON.stringify({ flodl: 1, ...wish }), read: "text" });
+    } catch (error) {
+      this.#say(error instanceof TypeError ? "The training cannot be reached." : error.message, false);
     }
   }
 
@@ -199,32 +163,17 @@ class Served {
   /** The rows that changed since the last call, and the order of all; null if nothing did. */
   async runs() {
     const found = await ask(`runs?since=${this.#version}`);
-    for (const row of found.rows) {
-      row.report = row.has_report ? `${row.id}/report.html` : null;
-      row.page = row.has_page ? `${row.id}/` : null;
-    }
     const fresh = found.version !== this.#version || found.more !== this.isReading;
     Object.assign(this, { isReading: found.more, total: found.total });
     this.#version = found.version;
     return fresh ? found : null;
   }
 
-  /** The runs that meet a filter, or why it is not one. */
-  async where(text) {
-    const { ids, problem } = await ask(`where?${new URLSearchParams({ text })}`);
-    return { ids: ids && new Set(ids), problem };
-  }
-
   /** Curves of some runs: run -> curve. */
   async curves({ metric, axis, ids, count, range, band, signal }) {
-    const query = new URLSearchParams({ metric, axis, count, runs: ids, band: band ? 1 : 0 });
-    if (range) {
-      query.set("first", range[0]);
-      query.set("last", range[1]);
-    }
-    const reply = await fetch(`curves?${query}`, { signal, cache: "no-store" });
-    if (!reply.ok) throw new Error(await reply.text());
-    return unpacked(await reply.arrayBuffer(), band);
+    const ends = range && { first: range[0], last: range[1] };
+    const query = new URLSearchParams({ metric, axis, count, runs: ids, band: band ? 1 : 0, ...ends });
+    return unpacked(await ask(`curves?${query}`, { read: "arrayBuffer", signal }), band);
   }
 }
 

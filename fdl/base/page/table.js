@@ -24,20 +24,19 @@ class RunTable {
     this.hiding = button("Show all curves", () => choices.set({ hidden: [] }));
     place("table-tools").append(this.picker.box, this.hiding, button("Save CSV", () => save("runs.csv", "text/csv", this.csv())));
     this.head = element("thead");
-    this.body = element("tbody");
+    const point = ({ target }) => page.highlight(runs.byId.get(Number(target.closest("tr")?.dataset.id)) || null);
+    this.body = element("tbody", { onpointerover: point, onpointerleave: () => page.highlight(null) });
     this.table = element("table", { className: "runs" }, element("caption", { className: "unseen", textContent: "Runs" }), this.head, this.body);
     this.scroll = scroller("Table of runs", this.table, "scroll card");
     place("table").append(this.scroll);
     this.scroll.addEventListener("scroll", soon(() => this.#fill()), { passive: true });
     new ResizeObserver(soon(() => this.#fill(true))).observe(this.scroll);
-    this.body.addEventListener("pointerover", (event) => page.highlight(runs.run(Number(event.target.closest("tr")?.dataset.id)) || null));
-    this.body.addEventListener("pointerleave", () => page.highlight(null));
   }
 
   /** The columns to show, in their order. */
   get columns() {
     const { runs, choices } = this.page;
-    const chosen = choices.get("columns");
+    const chosen = choices.columns;
     const keys = chosen ? ["name", ...[...runs.columns.keys()].filter((key) => key !== "name" && chosen.includes(key))] : this.#usual();
     return keys.map((key) => runs.column(key)).filter(Boolean);
   }
@@ -45,15 +44,15 @@ class RunTable {
   show() {
     const { runs, choices } = this.page;
     this.#columns = this.columns;
-    this.#order = sorted(runs.filtered, choices.get("sort"), (key) => runs.column(key));
+    this.#order = sorted(runs.filtered, choices.sort, (key) => runs.column(key));
     this.hiding.hidden = runs.visible.length === runs.filtered.length;
     this.picker.show();
     this.#showHead();
     this.table.setAttribute("aria-rowcount", String(this.#order.length + 1));
     this.table.setAttribute("aria-colcount", String(this.#columns.length));
     this.#fill(true);
-    place("no-runs").hidden = this.#order.length > 0;
-    place("no-runs").textContent = runs.all.length ? "No run meets the filter." : "There are no runs here yet. The page shows them as soon as they begin.";
+    const none = runs.all.length ? "No run meets the filter." : "There are no runs here yet. The page shows them as soon as they begin.";
+    place("no-runs").textContent = this.#order.length ? "" : none;
   }
 
   point(run) {
@@ -74,7 +73,7 @@ class RunTable {
 
   #showHead() {
     const { choices, runs } = this.page;
-    const sort = choices.get("sort");
+    const sort = choices.sort;
     const [key, down] = [sort.replace(/^-/, ""), sort.startsWith("-")];
     const focused = this.head.contains(document.activeElement) ? document.activeElement.closest("th")?.dataset.key : null;
     const cells = this.#columns.map((column) => {
@@ -86,9 +85,8 @@ class RunTable {
       if (sorts) cell.setAttribute("aria-sort", down ? "descending" : "ascending");
       return cell;
     });
-    const all = element("input", { type: "checkbox", "aria-label": "Draw all runs of the table", checked: runs.visible.length === runs.filtered.length });
+    const all = element("input", { type: "checkbox", "aria-label": "Draw all runs of the table", checked: runs.visible.length === runs.filtered.length, onchange: () => this.page.hide(runs.filtered, !all.checked) });
     all.indeterminate = !all.checked && runs.visible.length > 0;
-    all.addEventListener("change", () => this.page.hide(runs.filtered, !all.checked));
     cells[0].prepend(all);
     this.head.replaceChildren(element("tr", {}, ...cells));
     if (focused) cells.find((cell) => cell.dataset.key === focused)?.querySelector("button").focus();
@@ -113,10 +111,9 @@ class RunTable {
   #row(run, index) {
     const { runs } = this.page;
     const isVisible = runs.visible.includes(run);
-    const box = element("input", { type: "checkbox", className: "draws", checked: isVisible, "aria-label": `Draw ${run.title}` });
-    box.addEventListener("change", () => this.page.hide([run], !box.checked));
+    const box = element("input", { type: "checkbox", className: "draws", checked: isVisible, "aria-label": `Draw ${run.title}`, onchange: () => this.page.hide([run], !box.checked) });
     const name = button(run.title, () => this.page.open(run), { className: "link", title: run.path });
-    const head = element("th", { scope: "row" }, element("div", { className: "run-name" }, box, dot(isVisible ? runs.color(run) : "transparent"), name));
+    const head = element("th", { scope: "row" }, element("div", { className: "run-name" }, box, dot(isVisible ? runs.color(run) : null), name));
     const cells = this.#columns.slice(1).map((column) => this.#cell(column, run));
     return element("tr", { "aria-rowindex": String(index + 2), "data-id": String(run.id), className: isVisible ? "" : "unseen-run" }, head, ...cells);
   }
@@ -126,7 +123,7 @@ class RunTable {
     if (column.key === "state") cell.append(stateBadge(run.state));
     else if (column.key === "tags") cell.append(...run.tags.map((tag) => element("span", { className: "tag", textContent: tag })));
     else {
-      cell.textContent = shownCell(column, run);
+      cell.textContent = column.show(column.value(run));
       if (column.kind === "setting") cell.title = run.config[column.name]?.[1] || "";
       else if (column.kind === "metric" && run.metrics[column.name]) cell.title = `best in epoch ${run.metrics[column.name].epoch ?? DASH}`;
       else if (cell.textContent.length > 30) cell.title = cell.textContent;
@@ -138,18 +135,6 @@ class RunTable {
 
 function stateBadge(state) {
   return element("span", { className: "state", "data-state": state, textContent: state });
-}
-
-function shownCell(column, run) {
-  return shownValue(column, column.value(run));
-}
-
-function shownValue(column, value) {
-  if (column.key === "seconds") return formatDuration(value);
-  if (column.key === "started") return formatMoment(value);
-  if (column.kind === "metric") return formatNumber(value);
-  if (column.kind === "setting") return formatSetting(value);
-  return value === "" || value === undefined || value === null ? DASH : String(value);
 }
 
 /** Only what differs: settings and environment of the visible runs, each value with its origin. */
@@ -207,7 +192,7 @@ function showDetails(run) {
   const environment = Object.entries(run.environment).map(([name, value]) => [name, formatSetting(value)]);
   const tables = [["Facts", facts], ["Metrics", metrics], ["Settings and where they were set", settings], ["Environment", environment]];
   const link = (href, text) => element("a", { className: "button", href, target: "_blank", rel: "noopener", textContent: text });
-  const links = [run.page && link(run.page, "Open the page of this run"), run.report && link(run.report, "Open the report")].filter(Boolean);
+  const links = [run.has_page && link(`${run.id}/`, "Open the page of this run"), run.has_report && link(`${run.id}/report.html`, "Open the report")].filter(Boolean);
   place("details-body").replaceChildren(
     element("p", { className: "links" }, ...(links.length ? links : ["This run has no report."])),
     ...tables.filter(([, rows]) => rows.length).map(([title, rows]) => factTable(title, rows)),

@@ -50,10 +50,6 @@ function onceOf(events) {
   return [...found.values()];
 }
 
-function lengthOf({ start, end, last }) {
-  return last?.ms !== undefined ? last.ms / 1000 : end - start;
-}
-
 /** The timeline as the page needs it, from what is saved as JSON; times are seconds. */
 class TimelineData {
   constructor(raw) {
@@ -61,19 +57,10 @@ class TimelineData {
     const [samples, events] = [timed(raw.samples), timed(raw.events)];
     // Ranks on one machine have all measured the same load.
     const first = samples.reduce((least, { r }) => Math.min(least, r ?? Infinity), Infinity);
-    const own = samples.filter(({ r }) => r === undefined || r === first);
-    this.t = own.map((sample) => sample.t);
+    this.samples = samples.filter(({ r }) => r === undefined || r === first);
+    this.devices = Object.entries(raw.devices).map(([device, name]) => [Number(device), name]);
     this.sampleCount = samples.length;
-    this.end = Math.max((raw.total_ms || 0) / 1000, this.t[this.t.length - 1] || 0, events[events.length - 1]?.t || 0, 0.001);
-    const known = (values) => (values.some((value) => value !== null && value !== undefined) ? values : null);
-    this.cpu = known(own.map((sample) => sample.cpu));
-    const total = known(own.map(({ ram }) => ram?.[1] ?? null));
-    this.ram = total && { total, used: own.map(({ ram }) => ram?.[0] ?? null) };
-    this.gpus = Object.entries(raw.devices).map(([device, name]) => {
-      const found = own.map(({ gpus }) => gpus.find(({ d }) => d === Number(device)));
-      const column = (key) => found.map((gpu) => gpu?.[key] ?? null);
-      return { device: Number(device), name, util: column("u"), used: column("va"), total: column("vt") };
-    });
+    this.end = Math.max((raw.total_ms || 0) / 1000, this.samples.at(-1)?.t || 0, events.at(-1)?.t || 0, 0.001);
     this.#readRanks(samples, events);
     const ofFirst = (kind) => events.filter((event) => event.r === events.find((one) => one.k === kind)?.r);
     // Ranks train the same epochs: those of the first one that tells of them stand for all.
@@ -97,7 +84,7 @@ class TimelineData {
     const numbers = [...new Set([...samples, ...events].map(({ r }) => r).filter((rank) => rank !== undefined))].sort((a, b) => a - b);
     this.ranks = (numbers.length ? numbers : [undefined]).map((rank) => {
       const own = samples.filter(({ r, busy }) => r === rank && (r !== undefined || busy !== undefined));
-      return { rank: rank ?? 0, t: own.map(({ t }) => t), busy: own.map(({ busy }) => busy ?? null), ...this.#spans(numbers.length > 1 ? events.filter(({ r }) => r === rank) : events) };
+      return { rank: rank ?? 0, samples: own, spans: this.#spans(numbers.length > 1 ? events.filter(({ r }) => r === rank) : events) };
     });
     this.many = this.ranks.length > 1;
   }
@@ -105,25 +92,24 @@ class TimelineData {
   #spans(events) {
     const waits = events.filter((event) => event.k === "wait"); // an event tells of a wait at its end
     return {
-      syncs: spansOf(events, "sync_start", "sync_end", this.end),
-      averages: spansOf(events, "cpu_avg_start", "cpu_avg_end", this.end),
-      waits: waits.map((wait) => ({ start: Math.max(0, wait.t - (wait.ms || 0) / 1000), end: wait.t, last: wait })),
+      wait: waits.map((wait) => ({ start: Math.max(0, wait.t - (wait.ms || 0) / 1000), end: wait.t, last: wait })),
+      sync: spansOf(events, "sync_start", "sync_end", this.end),
+      average: spansOf(events, "cpu_avg_start", "cpu_avg_end", this.end),
     };
   }
 }
 
 /** The lanes a timeline has something for: {name, spans, color, text} and {name, marks}. */
 function lanesOf(data) {
-  const length = (span) => formatDuration(lengthOf(span));
+  const length = ({ start, end, last }) => formatDuration(last?.ms !== undefined ? last.ms / 1000 : end - start);
   const epoch = ({ first, last }) => `Epoch ${(first || last).epoch + 1}${last ? `, loss ${formatMetric(last.loss)}` : ""}`;
-  const kinds = (one) => [["wait", one.waits], ["sync", one.syncs], ["average", one.averages]];
-  const bars = (one) => kinds(one).flatMap(([kind, spans]) => spans.map((span) => ({ ...span, kind }))).sort((a, b) => a.start - b.start);
+  const bars = (one) => Object.entries(one.spans).flatMap(([kind, spans]) => spans.map((span) => ({ ...span, kind }))).sort((a, b) => a.start - b.start);
   const lanes = [
     { name: "Phases", spans: data.phases, color: () => LANES.phase, text: (span) => `${span.name}, ${length(span)}` },
     { name: "Epochs", spans: data.epochs, color: () => LANES.epoch, text: epoch },
     { name: "Windows", spans: data.windows, color: () => LANES.window, text: ({ first }) => `Window ${first.window}, ${first.counts.join(" : ")} batches` },
     ...(data.many ? data.ranks.map((one) => ({ name: `Rank ${one.rank}`, spans: bars(one), color: ({ kind }) => LANES[kind], text: (span) => `${span.kind} ${length(span)}` })) : []),
-    ...(data.many ? [] : kinds(data.ranks[0]).map(([kind, spans]) => ({ name: { wait: "Waiting", sync: "Sync", average: "CPU average" }[kind], spans, color: () => LANES[kind], text: length }))),
+    ...(data.many ? [] : Object.entries(data.ranks[0].spans).map(([kind, spans]) => ({ name: { wait: "Waiting", sync: "Sync", average: "CPU average" }[kind], spans, color: () => LANES[kind], text: length }))),
     ...[...MARKS].map(([kind, name]) => ({ name, kind, marks: data.marks.filter((mark) => mark.k === kind) })),
   ];
   return lanes.filter((lane) => lane.name === "Epochs" || (lane.spans || lane.marks).length);
@@ -139,7 +125,7 @@ class LaneChart extends Chart {
     this.places = [...new Set(at)].sort((a, b) => a - b);
     this.card.classList.add("lanes");
     const words = [["wait", "waiting"], ["sync", "sync"], ["average", "CPU average"]];
-    if (data.many) this.foot.replaceChildren(...words.map(([kind, text]) => element("span", {}, dot(`var(--${LANES[kind]})`), text)));
+    if (data.many) this.foot.replaceChildren(...words.map(([kind, text]) => element("span", {}, dot(LANES[kind]), text)));
   }
 
   redraw() {
@@ -163,7 +149,7 @@ class LaneChart extends Chart {
         const text = [lane.text(span), lane.text(span).split(",")[0]].find((one) => context.measureText(one).width < room);
         if (room > 24 && text) label(context, text, from, middle, "text");
       });
-      for (const mark of lane.marks || []) disc(context, px(mark.t), middle, 4.5, ink.get(LANES.mark));
+      for (const mark of lane.marks || []) disc(context, px(mark.t), middle, 4.5, LANES.mark);
     });
   }
 
@@ -175,50 +161,49 @@ class LaneChart extends Chart {
       return span ? [[name, text(span)]] : [];
     });
     rows.push(...this.loads.flatMap((chart) => chart.series.map((one) => [one.name, one.say(x)])));
-    const where = momentText(x, (this.range[1] - this.range[0]) / 200);
-    return { x, dots: [], lines: [element("b", { textContent: where }), ...rows.map(([name, text]) => fact(name, text))], spoken: [where, ...rows.map((row) => row.join(" "))].join(", ") };
+    const step = (this.range[1] - this.range[0]) / 200;
+    return { x, title: step < 1 ? `${x.toFixed(step < 0.01 ? 3 : step < 0.1 ? 2 : 1)} s` : clockText(x, 0, 1), rows, dots: [] };
   }
 }
 
-/** A chart of percentages over the same time. */
-class LoadChart extends LineChart {
-  constructor(title, focus, data, series, { top = "100 %", note = "" } = {}) {
-    super(title, focus);
-    this.fixed = { bounds: { low: 0, high: 100, first: 0, last: data.end }, yTicks: [[0, "0"], [50, ""], [100, top]] };
-    this.logButton.remove();
-    this.foot.textContent = note;
-    this.show(title, series);
-  }
-}
-
-/** Percentages over time; `say(index)` gives the text of a sample. */
-function loadSeries(name, t, values, say) {
+/** A load over time; `read(sample)` gives a percentage and its text, or null. */
+function loadSeries(name, samples, read) {
+  const [t, values] = [samples.map((one) => one.t), samples.map((one) => read(one)?.[0] ?? null)];
   const made = Object.assign(new Series(name, "time"), { xs: t, ys: values, goal: null });
-  made.say = (x) => (t.length ? say(nearestIndex(t, x)) : DASH);
+  made.say = (x) => (t.length && read(samples[nearestIndex(t, x)])?.[1]) || DASH;
   made.within = (range) => {
     const [from, to] = range ? [Math.max(0, nearestIndex(t, range[0]) - 1), nearestIndex(t, range[1]) + 2] : [0, t.length];
     const [xs, ys] = thinned(t.slice(from, to), values.slice(from, to), MOST_SAMPLES);
-    return to - from > MOST_SAMPLES ? { xs, ys } : { xs: t.slice(from, to), ys: values.slice(from, to) };
+    return { xs, ys };
   };
   return made;
 }
 
 /** The charts of the load of the machine and of each GPU, and of how busy the ranks were. */
 function loadCharts(data, focus) {
-  const percent = (values) => (index) => (values[index] === null || values[index] === undefined ? DASH : formatPercent(values[index]));
-  const part = ({ used, total }) => used.map((one, index) => (one === null || !total[index] ? null : (100 * one) / total[index]));
-  const bytes = ({ used, total }) => (index) => (used[index] === null ? DASH : `${formatBytes(used[index])} / ${formatBytes(total[index])}`);
+  const { samples, devices } = data;
+  const percent = (value) => (value ?? null) !== null && [value, formatPercent(value)];
+  const memory = (used, total) => total > 0 && (used ?? null) !== null && [(100 * used) / total, `${formatBytes(used)} / ${formatBytes(total)}`];
   const whole = (totals) => formatBytes(totals.findLast((one) => one) || 0);
   const charts = [];
-  const add = (title, series, options) => charts.push(new LoadChart(title, focus, data, series, options));
-  const busy = data.ranks.filter((one) => one.busy.some((value) => value !== null));
-  if (busy.length) add("Busy", busy.map((one) => loadSeries(data.many ? `Rank ${one.rank} busy` : "Busy", one.t, one.busy, percent(one.busy))));
-  if (data.cpu) add("CPU", [loadSeries("CPU", data.t, data.cpu, percent(data.cpu))]);
-  if (data.ram) add("RAM", [loadSeries("RAM", data.t, part(data.ram), bytes(data.ram))], { top: whole(data.ram.total) });
-  for (const gpu of data.gpus) {
-    const name = `GPU ${gpu.device}`;
-    const series = [loadSeries(name, data.t, gpu.util, percent(gpu.util)), loadSeries(`${name} memory`, data.t, part(gpu), bytes(gpu))];
-    add(`${name}, memory ${whole(gpu.total)}`, series, { note: gpu.name });
+  const add = (title, series, { top = "100 %", note = "" } = {}) => {
+    const chart = new LineChart(title, focus);
+    chart.fixed = { bounds: { low: 0, high: 100, first: 0, last: data.end }, yTicks: [[0, "0"], [50, ""], [100, top]] };
+    chart.logButton.remove();
+    chart.foot.textContent = note;
+    chart.show(title, series);
+    charts.push(chart);
+  };
+  const [busy, cpu, ram] = [(one) => percent(one.busy), (one) => percent(one.cpu), (one) => one.ram && memory(...one.ram)];
+  const ranks = data.ranks.filter((one) => one.samples.some(busy));
+  if (ranks.length) add("Busy", ranks.map((one) => loadSeries(data.many ? `Rank ${one.rank} busy` : "Busy", one.samples, busy)));
+  if (samples.some(cpu)) add("CPU", [loadSeries("CPU", samples, cpu)]);
+  if (samples.some(ram)) add("RAM", [loadSeries("RAM", samples, ram)], { top: whole(samples.map((one) => one.ram?.[1])) });
+  for (const [device, note] of devices) {
+    const of = ({ gpus }) => gpus.find(({ d }) => d === device) ?? {};
+    const name = `GPU ${device}`;
+    const series = [loadSeries(name, samples, (one) => percent(of(one).u)), loadSeries(`${name} memory`, samples, (one) => memory(of(one).va, of(one).vt))];
+    add(`${name}, memory ${whole(samples.map((one) => of(one).vt))}`, series, { note });
   }
   return charts;
 }
@@ -238,11 +223,6 @@ class Timeline {
   get charts() {
     return [this.lanes, ...this.loads];
   }
-
-  repaint() {
-    this.lanes.redraw();
-    for (const chart of this.loads) chart.repaint();
-  }
 }
 
 /** What a mark says; of `many` ranks, the one that alone tells of it is named. */
@@ -255,8 +235,3 @@ function markText(mark, many) {
   return many && mark.r !== undefined && mark.ranks.length === 1 ? `rank ${mark.r}: ${text}` : text;
 }
 
-/** A moment: "1:02:03", "2:05", "12.4 s". `step` says how fine it is. */
-function momentText(seconds, step) {
-  if (step < 1) return `${seconds.toFixed(step < 0.01 ? 3 : step < 0.1 ? 2 : 1)} s`;
-  return clockText(seconds, 0, 1);
-}

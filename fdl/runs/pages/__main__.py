@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fdl.base.errors import FdlError
-from fdl.runs.pages.one import Acts, RunPage
+from fdl.runs.pages.one import RunPage
 from fdl.runs.pages.server import ADDRESS, PageServer, page_token
 
 _GOODBYE_SECONDS = 2.0
@@ -31,8 +31,7 @@ _READ_EVERY = 2.0
 class Training:
     """The training at the other end of input and output."""
 
-    def __init__(self, *, buttons: bool) -> None:
-        self.acts = Acts(self._ask) if buttons else None
+    def __init__(self) -> None:
         self._numbers = itertools.count()
         self._answers: dict[int, str] = {}
         self._changed = threading.Condition()
@@ -46,21 +45,22 @@ class Training:
             self._noted = now
             self._tell({"read": True})
 
-    def follow(self) -> bool:
+    def follow(self, page: RunPage) -> bool:
         """Take what it says until it ends; return whether it asked the page to end at once."""
         for line in sys.stdin:
             said = json.loads(line)
             if "close" in said:
                 return True
             with self._changed:
-                if self.acts is not None and "acts" in said:
-                    self.acts.state = {**self.acts.state, **said["acts"]}
+                if "acts" in said:
+                    page.acts = {**page.acts, **said["acts"]}
                 if "to" in said:
                     self._answers[said["to"]] = said["problem"]
                     self._changed.notify_all()
         return False
 
-    def _ask(self, body: str) -> str:
+    def ask(self, body: str) -> str:
+        """Ask it for what a reader wants; return why it is refused, or nothing."""
         with self._changed:
             number = next(self._numbers)
             self._tell({"id": number, "post": body})
@@ -75,16 +75,14 @@ class Training:
 
 def main(folder: str, host: str, port: str, *words: str) -> None:
     """Serve the page of a folder."""
-    training = Training(buttons="buttons" in words)
-    page = RunPage(Path(folder), training.acts, training.note_reader)
+    training, buttons = Training(), "buttons" in words
+    page = RunPage(Path(folder), training.ask if buttons else None, training.note_reader)
     token, reason = page_token(), ""
     wanted = f"{host}:{port}"
     # The last choice is visible only on this machine, so it never has more readers than requested.
     for place, number in dict.fromkeys([(host, int(port)), (host, 0), (ADDRESS, 0)]):
         try:
-            server = PageServer(
-                page, number, host=place, token=token, acts=training.acts is not None
-            )
+            server = PageServer(page, number, host=place, token=token, acts=buttons)
         except FdlError as problem:
             reason = reason or str(problem).rpartition(": ")[2]
             continue
@@ -99,7 +97,7 @@ def main(folder: str, host: str, port: str, *words: str) -> None:
         )
     _say(told)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    if not training.follow():
+    if not training.follow(page):
         time.sleep(_GOODBYE_SECONDS)
         if "temporary" in words:
             shutil.rmtree(folder, ignore_errors=True)

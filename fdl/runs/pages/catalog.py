@@ -15,7 +15,7 @@ from fdl.base.cache_folder import cache_folder
 from fdl.base.files import read_ahead
 from fdl.runs.find import search
 from fdl.runs.metrics import Best, Metric, Metrics
-from fdl.runs.pages.rows import READ, moment, row, signature, table
+from fdl.runs.pages.rows import READ, listed, moment, row, signature
 from fdl.runs.run import RUNNING, Notes, Run, Setting
 from fdl.runs.step_files import StepFiles
 from fdl.version import __version__
@@ -31,6 +31,9 @@ _FIRST_PART_SECONDS = 0.1
 """How long runs are read before the first of them are shown. Each part takes twice as long."""
 
 _READ_AHEAD = 500
+
+_MANY = 1000
+"""More new runs than these are listed by their records before their other files are read."""
 
 _CACHE = "run-pages.sqlite3"
 _SCHEMA = 5
@@ -66,14 +69,12 @@ class Cache:
     def write(self, entries: Iterable[tuple[str, str, str]]) -> None:
         """Keep path, signature and text of several runs."""
         rows = [(_key(path), self._mark + signature, text) for path, signature, text in entries]
-        try:
-            self._write(rows)
-        except sqlite3.DatabaseError:
-            # The file is damaged or of another program; it holds nothing that cannot be read again.
-            with suppress(OSError):
+        with suppress(OSError):  # perhaps this machine has no folder for a cache
+            try:
+                self._write(rows)
+            except sqlite3.DatabaseError:
+                # It is damaged or of another program, and holds nothing that is not elsewhere.
                 self._file.unlink()
-        except OSError:
-            return  # this machine has no folder for a cache
 
     def _write(self, rows: list[tuple[str, str, str]]) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -96,40 +97,22 @@ def _key(path: str) -> str:
 
 
 class Entry:
-    """A run on the page.
+    """A run on the page, as it was read in one version of the catalog.
 
     Attributes:
         id: Its number on the page, from 0.
         path: Its folder.
-        changed: The version of the catalog in which it changed last; 0 before it was read.
+        changed: The version of the catalog in which it changed last.
+        signature: Of its files.
         state: The state of the run.
-        grown: The sizes of its curves when it was last looked at.
+        grown: The sizes of its curves when it was last looked at, if it trains.
     """
 
-    def __init__(self, number: int, path: Path) -> None:
-        self.id = number
-        self.path = path
-        self.changed = 0
-        self.signature = ""
-        self.state = ""
-        self.grown: tuple[int, ...] = ()
-        self._found: Run | None = None
-        self._text = "{}"
-        self._moment: dict[str, Any] = {}
-
-    def take(self, run: Run, text: str, mark: str, version: int) -> None:
-        """Replace what is known of the run, in a version of the catalog.
-
-        Args:
-            run: The run as it was found.
-            text: What the page shows of its files, as JSON; see :func:`fdl.runs.pages.rows.row`.
-            mark: The signature of its files.
-            version: The version of the catalog in which it changed.
-        """
-        for name in ("row", "run", "table"):
-            self.__dict__.pop(name, None)
+    def __init__(self, number: int, run: Run, text: str, mark: str) -> None:
+        """Take what the page shows of a run's files, as JSON, and the signature of these files."""
+        self.id, self.path, self.changed = number, run.path, 0
+        self.signature, self.state, self.grown = mark, run.state, _grown(run)
         self._found, self._text, self._moment = run, text, moment(run)
-        self.state, self.signature, self.changed = run.state, mark, version
 
     @cached_property
     def row(self) -> dict[str, Any]:
@@ -143,14 +126,16 @@ class Entry:
     @cached_property
     def run(self) -> Run:
         """The run for conditions, which are answered from the row."""
-        if self._found is None:
-            raise RuntimeError(f"{self.path} was not read")
         return _ReadRun(self._found, self.row)
 
     @cached_property
-    def table(self) -> dict[str, list[Any]]:
-        """Its metrics by epoch, see :func:`fdl.runs.pages.rows.table`."""
-        return table(Run(self.path, self._found.record)) if self._found else {}
+    def metrics(self) -> Metrics:
+        """Its metrics by epoch, read when they are drawn for the first time."""
+        return Run(self.path, self._found.record).metrics
+
+
+def _grown(run: Run) -> tuple[int, ...]:
+    return StepFiles.read(run.path).signature() if run.state == RUNNING else ()
 
 
 class _ReadRun(Run):
@@ -236,12 +221,13 @@ class Catalog:
         self._turn = threading.Lock()
         # Guards what follows, and tells of each part that was read.
         self._news = threading.Condition()
+        self._numbers: dict[str, int] = {}
         self._entries: dict[str, Entry] = {}
+        self._found: list[str] = []
         self._order: list[Entry] = []
         self._reading = False
         self._looked = 0.0
         self._version = 0
-        self._next = 0
 
     @classmethod
     def of_places(cls, places: Sequence[Path], cache: Cache | None = None) -> Catalog:
@@ -291,7 +277,7 @@ class Catalog:
                 self._news.wait_for(lambda: not self._reading or self._has_news(since), patience)
             order = [entry.id for entry in self._order]
             news = [entry for entry in self._order if entry.changed > since]
-            return Changes(self._version, self._reading, len(self._entries), order, news)
+            return Changes(self._version, self._reading, len(self._found), order, news)
 
     def _has_news(self, since: int) -> bool:
         return any(entry.changed > since for entry in self._order)
@@ -311,78 +297,72 @@ class Catalog:
         with self._turn:
             if self._is_fresh():
                 return
-            runs = self._find()
-            marks = {str(run.path): signature(run.path) for run in runs}
-            entries = {}
-            changed = []
-            for run in runs:
-                key = str(run.path)
-                entry = self._entries.get(key) or Entry(self._number(), run.path)
-                entries[key] = entry
-                if entry.signature != marks[key] or self._has_grown(entry, run):
-                    changed.append((entry, run))
-            self._entries = entries
-            self._publish([])
-            self._read(changed, marks)
+            runs = {str(run.path): run for run in self._find()}
+            self._found = list(runs)
+            for key in runs:
+                self._numbers.setdefault(key, len(self._numbers))
+            self._entries = {key: one for key, one in self._entries.items() if key in runs}
+            self._publish(self._listed(runs))
+            marks = {key: signature(run.path) for key, run in runs.items()}
+            self._read({key: run for key, run in runs.items() if self._is_new(run, marks)}, marks)
             self._looked = time.monotonic()
 
-    def _publish(self, made: Sequence[tuple[Entry, Run, str, str]]) -> None:
+    def _listed(self, runs: Mapping[str, Run]) -> dict[str, Entry]:
+        """New runs by their records alone, if there are many; their other files are read later."""
+        new = {key: run for key, run in runs.items() if key not in self._entries}
+        if len(new) <= _MANY:
+            return {}
+        return {
+            key: Entry(self._numbers[key], run, json.dumps(listed(run)), "")
+            for key, run in new.items()
+        }
+
+    def _is_new(self, run: Run, marks: Mapping[str, str]) -> bool:
+        """Whether the files, the state or the curves of a run changed since it was read."""
+        key = str(run.path)
+        entry = self._entries.get(key)
+        known = entry and (entry.signature, entry.state, entry.grown)
+        return known != (marks[key], run.state, _grown(run))
+
+    def _publish(self, made: Mapping[str, Entry]) -> None:
         """Let readers see what was read."""
         with self._news:
-            for entry, run, text, mark in made:
-                entry.take(run, text, mark, self._version + 1)
+            for entry in made.values():
+                entry.changed = self._version + 1
+            self._entries.update(made)
             before = self._order
-            self._order = [entry for entry in self._entries.values() if entry.changed]
-            if made or before != self._order:
+            self._order = [self._entries[key] for key in self._found if key in self._entries]
+            if before != self._order:
                 self._version += 1
             self._news.notify_all()
 
-    def _has_grown(self, entry: Entry, run: Run) -> bool:
-        """Whether its state or its curves changed without a change of the other files."""
-        if entry.state != run.state:
-            return True
-        if run.state != RUNNING:
-            return False
-        return entry.grown != StepFiles.read(run.path).signature()
+    def _read(self, runs: Mapping[str, Run], marks: Mapping[str, str]) -> None:
+        kept = self._cache.read({key: marks[key] for key in runs})
+        known = {
+            key: Entry(self._numbers[key], runs[key], text, marks[key])
+            for key, text in kept.items()
+            if runs[key].state != RUNNING
+        }
+        self._publish(known)
+        self._read_files([run for key, run in runs.items() if key not in known], marks)
 
-    def _read(self, changed: Sequence[tuple[Entry, Run]], marks: dict[str, str]) -> None:
-        kept = self._cache.read({str(entry.path): marks[str(entry.path)] for entry, _ in changed})
-        known, fresh = [], []
-        for entry, run in changed:
-            key = str(entry.path)
-            if key in kept and run.state != RUNNING:
-                known.append((entry, run, kept[key], marks[key]))
-            else:
-                fresh.append((entry, run))
-        if known:
-            self._publish(known)
-        self._read_files(fresh, marks)
-
-    def _read_files(self, fresh: Sequence[tuple[Entry, Run]], marks: dict[str, str]) -> None:
-        made: list[tuple[Entry, Run, str, str]] = []
+    def _read_files(self, runs: Sequence[Run], marks: Mapping[str, str]) -> None:
+        made: dict[str, Entry] = {}
         to_keep = []
         length = _FIRST_PART_SECONDS
         ends = time.monotonic() + length
-        for place, (entry, run) in enumerate(fresh):
+        for place, run in enumerate(runs):
             if place % _READ_AHEAD == 0:
-                ahead = fresh[place : place + _READ_AHEAD]
-                read_ahead(f"{one.path}{os.sep}{file}" for _, one in ahead for file in READ)
-            content = row(run)
-            for name in moment(run):
-                del content[name]
-            entry.grown = StepFiles.read(run.path).signature() if run.state == RUNNING else ()
-            text, mark = json.dumps(content), marks[str(entry.path)]
-            made.append((entry, run, text, mark))
+                ahead = runs[place : place + _READ_AHEAD]
+                read_ahead(f"{one.path}{os.sep}{file}" for one in ahead for file in READ)
+            key, text = str(run.path), json.dumps(row(run))
+            made[key] = Entry(self._numbers[key], run, text, marks[key])
             if run.state != RUNNING:
-                to_keep.append((str(entry.path), mark, text))
-            if time.monotonic() > ends or place == len(fresh) - 1:
+                to_keep.append((key, marks[key], text))
+            if time.monotonic() > ends or place == len(runs) - 1:
                 self._publish(made)
-                made = []
+                made = {}
                 length *= 2
                 ends = time.monotonic() + length
         if to_keep:
             self._cache.write(to_keep)
-
-    def _number(self) -> int:
-        self._next += 1
-        return self._next - 1

@@ -49,7 +49,7 @@ def curve(entry: Entry, request: Request) -> Pieces:
     if request.metric in files.names and not (request.axis == "epoch" and by_epoch):
         return _by_step(files, request)
     # The table may have changed since the row was made.
-    if not by_epoch or request.metric not in entry.table["names"]:
+    if not by_epoch or request.metric not in entry.metrics.names:
         return Pieces([], [], [], [], [])
     return _by_epoch(entry, files, request)
 
@@ -106,18 +106,16 @@ def _axis_line(files: StepFiles, axis: Axis) -> Line:
 
 
 def _by_epoch(entry: Entry, files: StepFiles, request: Request) -> Pieces:
-    by_epoch = entry.table
-    place = by_epoch["names"].index(request.metric)
-    cells = [row[place] for row in by_epoch["values"]]
-    epochs = [float(epoch) for epoch in by_epoch["epoch"]]
+    epochs = [float(epoch) for epoch, _ in entry.metrics.rows]
     positions = _epoch_positions(entry, files, request.axis, epochs)
-    # A cell without a value has no point; values that are not finite are text, and marked.
-    kept = [place for place, cell in enumerate(cells) if cell is not None]
-    pieces = _placed(
-        of_values([positions[one] for one in kept], [float(cells[one]) for one in kept]),
-        [positions[one] for one in kept],
-    )
-    return merged(pieces, request.pieces)
+    # A cell without a value or without a position has no point.
+    points = [
+        (at, row[request.metric])
+        for at, (_, row) in zip(positions, entry.metrics.rows, strict=True)
+        if request.metric in row and not math.isnan(at)
+    ]
+    made = of_values([at for at, _ in points], [value for _, value in points])
+    return merged(made, request.pieces)
 
 
 def _epoch_positions(
@@ -126,16 +124,15 @@ def _epoch_positions(
     """The position of the end of each epoch on an axis; nan where it is not known."""
     if axis == "epoch":
         return epochs
-    by_epoch = entry.table
     marks = files.epochs()
     if axis == "step":
-        if len(by_epoch["steps"]) == len(epochs):
-            return list(by_epoch["steps"])
+        if len(entry.metrics.steps) == len(epochs):
+            return list(entry.metrics.steps)
         return marks.flipped().read(epochs)
     line = _axis_line(files, axis)
     if line and marks:
         return line.read(marks.flipped().read(epochs))
-    seconds = [0.0 if math.isnan(one) else one for one in by_epoch["seconds"]]
+    seconds = [0.0 if math.isnan(one) else one for one in entry.metrics.seconds]
     if len(seconds) != len(epochs):
         return [math.nan] * len(epochs)
     ends = list(accumulate(seconds))

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fdl.base import page_assets
 from fdl.base.errors import UsageError
-from fdl.base.files import open_own
 from fdl.base.masking import KNOWN
 from fdl.runs import query
 from fdl.runs.pages.curves import Axis, Request as Wanted, packed
 from fdl.runs.pages.one import RunPage
 from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json, masked
 from fdl.runs.quantity import Known, plain
-from fdl.runs.run import REPORT
 from fdl.version import __version__
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ class RunsPage:
             page = page_assets.page(f"Runs · {self._title}", content, served=True)
             return Answer(page.encode(), HTML, page_assets.policy(served=True))
         if path == "/runs":
-            since = int(_number(request, "since", -1))
+            since = int(request.number("since", -1))
             return masked(self._catalog.changes(since, _PATIENCE_SECONDS).as_json())
         if path == "/where":
             return in_json(_where(self._catalog.known(), request.text("text")))
@@ -74,11 +72,9 @@ class RunsPage:
         word, slash, rest = path.removeprefix("/").partition("/")
         if slash and word.isdecimal() and word.isascii():
             found = self._catalog.by_ids({int(word[:9])})
-            if found and rest == REPORT:
-                return _report(found[0].path)
             if found:
                 own = self._pages.setdefault(found[0].path, RunPage(found[0].path))
-                return own.answer(request.below(f"/{rest}"), closing)
+                return own.answer(request._replace(path=f"/{rest}"), closing)
         raise Refused(HTTPStatus.NOT_FOUND, "there is nothing at this address")
 
 
@@ -121,16 +117,6 @@ def _searched(entry: Entry) -> str:
     return "\n".join([*texts, *settings]).lower()
 
 
-def _report(run: Path) -> Answer:
-    """A run's report. It may come from anywhere, so it must not read what this server offers."""
-    try:
-        with open_own(run / REPORT) as stream:
-            body = stream.read()
-    except OSError:
-        raise Refused(HTTPStatus.NOT_FOUND, "this run has no report") from None
-    return Answer(body, HTML, "sandbox allow-scripts allow-downloads")
-
-
 def _wanted(request: Request) -> Wanted:
     axis = request.text("axis", "step")
     if axis not in _AXES:
@@ -138,16 +124,7 @@ def _wanted(request: Request) -> Wanted:
     return Wanted(
         request.text("metric"),
         _AXES[axis],
-        max(2, min(_MOST_PIECES, int(_number(request, "count", 1000)))),
-        _number(request, "first", -math.inf),
-        _number(request, "last", math.inf),
+        max(2, min(_MOST_PIECES, int(request.number("count", 1000)))),
+        request.number("first", -math.inf),
+        request.number("last", math.inf),
     )
-
-
-def _number(request: Request, name: str, default: float) -> float:
-    if name not in request.query:
-        return default
-    value = float(request.text(name))
-    if math.isnan(value):
-        raise ValueError(name)
-    return value

@@ -25,8 +25,9 @@ from urllib.parse import urlencode
 
 from fdl.base import page_assets
 from fdl.base.files import inside, open_own, read_json
-from fdl.runs.pages.rows import PAGE as FOLDER
+from fdl.runs.pages.rows import PAGE as FOLDER, mark
 from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json
+from fdl.runs.run import REPORT
 from fdl.runs.step_files import Pieces, StepFiles
 
 if TYPE_CHECKING:
@@ -62,17 +63,25 @@ class RunPage:
 
     Args:
         run: The folder of the run.
-        acts: What a training offers to the readers of its page, and how they ask for it.
-        asked: Called whenever somebody reads.
+        ask: Asks the training for what a reader wants; returns why it is refused, or nothing.
+            Without it, the page has no buttons.
+        note_reader: Called whenever somebody reads.
+
+    Attributes:
+        acts: What the training offers to the readers of its page.
     """
 
     def __init__(
-        self, run: Path, acts: Acts | None = None, asked: Callable[[], None] = lambda: None
+        self,
+        run: Path,
+        ask: Callable[[str], str] | None = None,
+        note_reader: Callable[[], None] = lambda: None,
     ) -> None:
+        self.acts: dict[str, Any] = {}
         self._run = run
         self._folder = run / FOLDER
-        self._acts = acts
-        self._asked = asked
+        self._ask = ask
+        self._note_reader = note_reader
         self._news = _News(run, self._facts)
 
     def answer(self, request: Request, closing: threading.Event) -> Answer | Iterator[bytes]:
@@ -81,10 +90,11 @@ class RunPage:
         Raises:
             Refused: The request cannot be answered.
         """
-        self._asked()
+        self._note_reader()
         path = request.path
-        if request.body is not None and self._acts is not None:
-            self._acts.post(request.body)
+        if request.body is not None and self._ask is not None:
+            if problem := self._ask(request.body.decode("utf-8", "replace")):
+                raise Refused(HTTPStatus.BAD_REQUEST, problem)
             return in_json({"ok": True})
         if path == "/":
             return Answer(self._page().encode(), HTML, page_assets.policy(served=True))
@@ -93,7 +103,14 @@ class RunPage:
             known = int(after[:18]) if after.isascii() and after.isdigit() else 0
             return self._stream(known, closing)
         if path == "/graph.svg":
-            return self._drawing()
+            # A drawing opened on its own may use styles, but not run scripts or fetch anything.
+            policy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+            drawing = self._required("drawing of its model", FOLDER, "graph.svg")
+            return Answer(drawing, "image/svg+xml", policy)
+        if path == f"/{REPORT}":
+            # It may come from anywhere, so it must not read what this server offers.
+            report = self._required("report", REPORT)
+            return Answer(report, HTML, "sandbox allow-scripts allow-downloads")
         if path == f"/{TIMELINE}":
             return Answer(self._content(TIMELINE))
         if path == "/records.jsonl":
@@ -122,7 +139,7 @@ class RunPage:
             "live": {
                 "session": now.get("session"),
                 "drawing": now.get("drawing") or 0,
-                "buttons": self._acts is not None,
+                "buttons": self._ask is not None,
                 "after": lines[-1].end,
                 "timeline": (self._run / TIMELINE).is_file(),
             },
@@ -158,7 +175,7 @@ class RunPage:
             if ended:
                 return
             ended = closing.wait(_LOOK_SECONDS)
-            self._asked()
+            self._note_reader()
             place = max([place, *(line.end for line in lines)])
             lines = self._lines(place)
             end = _end(lines)
@@ -171,8 +188,7 @@ class RunPage:
         return _event(_EVENTS[line.kind], text, line.end if with_id else None)
 
     def _facts(self) -> dict[str, Any]:
-        acts = {"acts": self._acts.state} if self._acts is not None and self._acts.state else {}
-        return self._now() | acts
+        return self._now() | ({"acts": self.acts} if self.acts else {})
 
     def _now(self) -> dict[str, Any]:
         return read_json(self._folder / "now.json") or {}
@@ -201,13 +217,11 @@ class RunPage:
         except OSError:
             return b""
 
-    def _drawing(self) -> Answer:
-        body = self._content(FOLDER, "graph.svg")
+    def _required(self, what: str, *names: str) -> bytes:
+        body = self._content(*names)
         if not body:
-            raise Refused(HTTPStatus.NOT_FOUND, "this run has no drawing of its model")
-        # A drawing opened on its own may use styles, but not run scripts or fetch anything.
-        policy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
-        return Answer(body, "image/svg+xml", policy)
+            raise Refused(HTTPStatus.NOT_FOUND, f"this run has no {what}")
+        return body
 
     def _series(self, request: Request) -> dict[str, Any]:
         files = StepFiles.read(self._run)
@@ -217,35 +231,13 @@ class RunPage:
         for name in wanted:
             if name not in files.names:
                 raise Refused(HTTPStatus.NOT_FOUND, f"there is no curve {name:.80}")
-        points = min(_MOST_POINTS, request.number("points") or POINTS)
-        first, last = request.number("from"), request.number("to")
-        if first is None and last is None:
+        points = min(_MOST_POINTS, int(request.number("points", POINTS)))
+        first, last = request.number("from", -math.inf), request.number("to", math.inf)
+        if (first, last) == (-math.inf, math.inf):
             return {"series": [_whole(files, name, points) for name in wanted]}
         # The steps of the files count from 1, those of the page from 0.
-        ends = (-math.inf if first is None else first + 1, math.inf if last is None else last + 1)
-        parts = {name: files.pieces(name, points, *ends) for name in wanted}
+        parts = {name: files.pieces(name, points, first + 1, last + 1) for name in wanted}
         return {"series": [_curve(name, pieces) for name, pieces in parts.items()]}
-
-
-class Acts:
-    """What a training offers to the readers of its page.
-
-    Args:
-        ask: Passes a request on; returns why it is refused, or nothing.
-    """
-
-    def __init__(self, ask: Callable[[str], str]) -> None:
-        self._ask = ask
-        self.state: dict[str, Any] = {}
-
-    def post(self, body: bytes) -> None:
-        """Ask the training for something.
-
-        Raises:
-            Refused: It does not understand it.
-        """
-        if problem := self._ask(body.decode("utf-8", "replace")):
-            raise Refused(HTTPStatus.BAD_REQUEST, problem)
 
 
 class _News:
@@ -267,7 +259,8 @@ class _News:
         self._newest: dict[str, bytes] = {}
         self._events: deque[bytes] = deque(maxlen=_EVENTS_KEPT)
         self._count = 0
-        self._media = self._media_mark()
+        self._media_index = str(run / _MEDIA / "index.json")
+        self._media = mark(self._media_index)
         self._places = _sizes(StepFiles.read(run))
 
     def join(self) -> tuple[bytes, int]:
@@ -311,8 +304,8 @@ class _News:
             if self._newest.get(name) != event:
                 self._newest[name] = event
                 yield event
-        if self._media != (mark := self._media_mark()):
-            self._media = mark
+        if self._media != (media := mark(self._media_index)):
+            self._media = media
             yield _event("media", "{}")
         files = StepFiles.read(self._run)
         series = []
@@ -324,13 +317,6 @@ class _News:
             self._places[name] = size
         if series:
             yield _event("steps", json.dumps({"series": series, "clock": _clock(files, last=True)}))
-
-    def _media_mark(self) -> tuple[int, int]:
-        try:
-            found = (self._run / _MEDIA / "index.json").stat()
-        except OSError:
-            return 0, 0
-        return found.st_mtime_ns, found.st_size
 
 
 def _sizes(files: StepFiles) -> dict[str, int]:
@@ -408,11 +394,11 @@ def _media_answer(run: Path, request: Request) -> Answer:
     entries = _media_entries(run)
     name = request.text("name")
     if request.path == "/image.png":
-        step = request.number("step")
+        step = request.text("step")
         for record in entries.get(("image", name), {}).get("records", []):
-            if record.get("step") == step:
+            if str(record.get("step")) == step:
                 return Answer(_media_content(run, record), "image/png")
-        raise Refused(HTTPStatus.NOT_FOUND, f"there is no image {name:.80} at step {step}")
+        raise Refused(HTTPStatus.NOT_FOUND, f"there is no image {name:.80} at step {step:.20}")
     kind = request.text("kind")
     if not kind:
         return in_json({"entries": [_listed_media(entry) for entry in entries.values()]})

@@ -1,4 +1,4 @@
-"""One run as the page shows it: a row of a table, and its metrics by epoch."""
+"""One run as the page shows it: a row of a table."""
 
 from __future__ import annotations
 
@@ -39,31 +39,50 @@ _LONGEST_TEXT = 2000
 
 def signature(path: Path) -> str:
     """Times and sizes of all files that a row is made of; changes when one of them does."""
-    parts = []
     folder = os.fspath(path)
-    for name in READ:
-        try:
-            # A page of 10,000 runs asks 80,000 times, and objects of `Path` take most of that time.
-            found = os.stat(f"{folder}{os.sep}{name}")  # noqa: PTH116
-            parts.append(f"{found.st_mtime_ns}:{found.st_size}")
-        except OSError:
-            parts.append("")
-    return " ".join(parts)
+    return " ".join(mark(f"{folder}{os.sep}{name}") for name in READ)
 
 
-def row(run: Run) -> dict[str, Any]:
-    """A run as JSON data. Numbers that are not finite are text, secrets are left out."""
-    steps = StepFiles.read(run.path)
+def mark(file: str) -> str:
+    """Time and size of a file; empty if it is missing."""
+    try:
+        # A page of 10,000 runs asks 80,000 times, and objects of `Path` take most of that time.
+        found = os.stat(file)  # noqa: PTH116
+    except OSError:
+        return ""
+    return f"{found.st_mtime_ns}:{found.st_size}"
+
+
+def listed(run: Run) -> dict[str, Any]:
+    """A row as far as the record of a run says it, without its other files."""
+    epochs = run.record.get("epochs")
     return {
-        **moment(run),
         "name": run.name,
         "title": run.title,
         "started": run.record["started"],
         "finished": run.finished.isoformat() if run.finished else None,
         "imported_from": run.imported_from,
-        "epochs": run.epochs,
+        "epochs": epochs if isinstance(epochs, int) else 0,
         "resumed_from": run.resumed_from,
         "error": run.error[:_LONGEST_TEXT],
+        "tags": [],
+        "note": "",
+        "has_report": False,
+        "has_page": False,
+        "config": {},
+        "environment": {},
+        "metrics": {},
+        "has_steps": False,
+        "curves": [],
+    }
+
+
+def row(run: Run) -> dict[str, Any]:
+    """The files of a run as JSON data; nan and infinities are text, secrets are left out."""
+    steps = StepFiles.read(run.path)
+    return {
+        **listed(run),
+        "epochs": run.epochs,
         "tags": list(run.notes.tags),
         "note": run.notes.note[:_LONGEST_TEXT],
         "has_report": (run.path / REPORT).is_file(),
@@ -79,18 +98,6 @@ def row(run: Run) -> dict[str, Any]:
 def moment(run: Run) -> dict[str, Any]:
     """What depends on the moment and on the working directory, not only on the files of a run."""
     return {"state": run.state, "seconds": run.seconds, "path": str(shortened(run.path))}
-
-
-def table(run: Run) -> dict[str, list[Any]]:
-    """The metrics of a run by epoch, as columns: epoch, seconds, steps, and each metric."""
-    metrics = run.metrics
-    return {
-        "epoch": [epoch for epoch, _ in metrics.rows],
-        "seconds": list(metrics.seconds),
-        "steps": list(metrics.steps),
-        "values": [[_cell(row.get(name)) for name in metrics.names] for _, row in metrics.rows],
-        "names": metrics.names,
-    }
 
 
 def _measured(run: Run) -> dict[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import math
 import os
 import re
 import secrets
@@ -36,6 +37,7 @@ _TOKEN_FILE = "page-token"
 """One token per user, in a file that only this user can read."""
 MOST_CONNECTIONS = 1000
 LONGEST_BODY = 4096
+_LONGEST_NUMBER = 40
 STALLED_SECONDS = 30.0
 """A client that neither sends nor reads for this time is cut off."""
 _GOODBYE_SECONDS = 0.5
@@ -71,23 +73,20 @@ class Request(NamedTuple):
         """The last value of a parameter."""
         return self.query.get(name, [default])[-1]
 
-    def number(self, name: str) -> int | None:
-        """A parameter as a whole number; None if it is absent.
+    def number(self, name: str, default: float) -> float:
+        """A parameter as a number, or a default.
 
         Raises:
-            Refused: It is not a whole number.
+            Refused: It is not a number.
         """
         if name not in self.query:
-            return None
-        try:
-            return int(self.text(name)[:20])
-        except ValueError:
-            text = f"{name}={self.text(name):.40}: not a whole number"
-            raise Refused(HTTPStatus.BAD_REQUEST, text) from None
-
-    def below(self, path: str) -> Request:
-        """The same request for a part of the site."""
-        return self._replace(path=path)
+            return default
+        with suppress(ValueError):
+            value = float(self.text(name)[:_LONGEST_NUMBER])
+            if not math.isnan(value):
+                return value
+        text = f"{name}={self.text(name):.40}: not a number"
+        raise Refused(HTTPStatus.BAD_REQUEST, text)
 
 
 class Answer(NamedTuple):
@@ -327,7 +326,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.FORBIDDEN, f"wrong or missing token in {TOKEN_HEADER}")
         name = _without_port(host)
         own = (self.server.host, socket.gethostname())
-        if not (is_loopback(name) or _is_address(name) or name in own):
+        if not (is_loopback(name) or _address(name) or name in own):
             raise Refused(HTTPStatus.FORBIDDEN, f"Host: {host:.80} is not this page")
         if origin is None:
             raise Refused(HTTPStatus.FORBIDDEN, "Origin is missing; acts come from the page itself")
@@ -358,12 +357,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 def is_loopback(host: str) -> bool:
     """Whether a name or address always means this machine."""
-    if host.lower().rstrip(".") == "localhost":
-        return True
+    address = _address(host)
+    return address.is_loopback if address else host.lower().rstrip(".") == "localhost"
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address; None for a name, which a foreign page could let point anywhere."""
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(name.strip("[]"))
     except ValueError:
-        return False
+        return None
 
 
 def _same(given: str, token: str) -> bool:
@@ -372,15 +375,6 @@ def _same(given: str, token: str) -> bool:
 
 def _without_port(host: str) -> str:
     return host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-
-
-def _is_address(name: str) -> bool:
-    """Whether it is an address and not a name, which a foreign page could let point anywhere."""
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return False
-    return True
 
 
 def page_token() -> str:

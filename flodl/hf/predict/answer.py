@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, overload
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from flodl.hf.batch_encoding import Batch, mask_of, token_fact
+from flodl.hf.batch_encoding import Batch
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import question_answering_loss
 from flodl.hf.model_call import QuestionAnsweringModelOutput, head_values
 from flodl.hf.predict.batching import (
     Batching,
+    BatchOptions,
+    Part,
     TextEncoding,
-    encoded_batches,
+    answered,
     listed_pairs,
     need_tokenizer,
-    running,
 )
 from flodl.hf.task_heads import Head
 from flodl.hf.text.call_options import check_options
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
 
 _WINDOW = 384
 _OVERLAP = 128
@@ -70,6 +75,24 @@ class AnswerOptions(TypedDict, total=False):
     align_to_words: bool
     max_seq_len: int | None
     doc_stride: int | None
+
+
+class BatchAnswerOptions(AnswerOptions, BatchOptions, total=False):
+    """The same for many questions; a window counts as one input of a batch."""
+
+
+class _Window(NamedTuple):
+    """The answers in one row.
+
+    Attributes:
+        pair: The number of its pair.
+        answers: The answers.
+        null_score: The score of "there is no answer".
+    """
+
+    pair: int
+    answers: list[Answer]
+    null_score: float
 
 
 class QuestionAnswerer(Head):
@@ -178,10 +201,7 @@ class QuestionAnswerer(Head):
             The best answer; a list of answers if ``top_k`` is above 1.
         """
         check_options(options, AnswerOptions, "answer")
-        search = _Search.of(top_k, options)
-        encoding = _encoding(need_tokenizer(self, "answer"), options)
-        pairs = listed_pairs([(question, context)], "answer")
-        return search.shown(_answers(self, pairs, encoding, search, Batching()))[0]
+        return self._answered("answer", [(question, context)], top_k, options, Batching())[0]
 
     @overload
     def answer_batch(
@@ -189,10 +209,7 @@ class QuestionAnswerer(Head):
         pairs: Sequence[tuple[str, str]],
         *,
         top_k: Literal[1] = 1,
-        batch_size: int | None = 32,
-        max_tokens: int | None = None,
-        bucket: bool = True,
-        **options: Unpack[AnswerOptions],
+        **options: Unpack[BatchAnswerOptions],
     ) -> list[Answer]: ...
 
     @overload
@@ -201,10 +218,7 @@ class QuestionAnswerer(Head):
         pairs: Sequence[tuple[str, str]],
         *,
         top_k: int,
-        batch_size: int | None = 32,
-        max_tokens: int | None = None,
-        bucket: bool = True,
-        **options: Unpack[AnswerOptions],
+        **options: Unpack[BatchAnswerOptions],
     ) -> list[Answer] | list[list[Answer]]: ...
 
     def answer_batch(
@@ -212,10 +226,7 @@ class QuestionAnswerer(Head):
         pairs: Sequence[tuple[str, str]],
         *,
         top_k: int = 1,
-        batch_size: int | None = 32,
-        max_tokens: int | None = None,
-        bucket: bool = True,
-        **options: Unpack[AnswerOptions],
+        **options: Unpack[BatchAnswerOptions],
     ) -> list[Answer] | list[list[Answer]]:
         """Answer questions, each from its own context.
 
@@ -225,10 +236,7 @@ class QuestionAnswerer(Head):
         Args:
             pairs: Question and context.
             top_k: Number of answers for each pair; there may be fewer.
-            batch_size: See :class:`Batching`; a window counts as one input.
-            max_tokens: See :class:`Batching`.
-            bucket: See :class:`Batching`.
-            **options: See :class:`AnswerOptions`.
+            **options: See :class:`AnswerOptions` and :class:`BatchAnswerOptions`.
 
         Returns:
             For each pair, in order, its answer; a list, best first, if ``top_k`` is above 1.
@@ -239,130 +247,53 @@ class QuestionAnswerer(Head):
                 argument is invalid.
             TypeError: An entry is not two texts, or an option is unknown.
         """
-        check_options(options, AnswerOptions, "answer_batch")
-        search = _Search.of(top_k, options)
-        encoding = _encoding(need_tokenizer(self, "answer_batch"), options)
-        pairs = listed_pairs(pairs, "answer_batch")
-        batching = Batching(batch_size, max_tokens, bucket)
-        return search.shown(_answers(self, pairs, encoding, search, batching))
+        check_options(options, BatchAnswerOptions, "answer_batch")
+        return self._answered("answer_batch", pairs, top_k, options, Batching.of(options))
 
-
-class _Window(NamedTuple):
-    """The answers in one row."""
-
-    answers: list[Answer]
-    null_score: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """A search for answers; the attributes are those of :class:`AnswerOptions`."""
-
-    top_k: int
-    max_answer_len: int
-    handle_impossible_answer: bool
-    align_to_words: bool
-
-    def __post_init__(self) -> None:
-        for name, value in (("top_k", self.top_k), ("max_answer_len", self.max_answer_len)):
+    def _answered(
+        self,
+        method: str,
+        pairs: Sequence[tuple[str, str]],
+        top_k: int,
+        options: AnswerOptions,
+        batching: Batching,
+    ) -> list[Answer] | list[list[Answer]]:
+        longest = options.get("max_answer_len", 15)
+        for name, value in (("top_k", top_k), ("max_answer_len", longest)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-
-    @classmethod
-    def of(cls, top_k: int, options: AnswerOptions) -> Self:
-        """The search for the options of a call."""
-        return cls(
-            top_k,
-            options.get("max_answer_len", 15),
-            options.get("handle_impossible_answer", False),
-            options.get("align_to_words", True),
-        )
-
-    def windows(
-        self, enc: Batch, logits: Tensor, pairs: Sequence[int], contexts: Sequence[str]
-    ) -> list[_Window]:
-        """The best answers of each row.
-
-        Args:
-            enc: The rows.
-            logits: Start and end, ``[B, S, 2]``.
-            pairs: The number of the pair of each row.
-            contexts: The context of each pair.
-
-        Raises:
-            ValueError: A row has no context.
-        """
-        context, null = answer_positions(enc)
-        for pair, has_context in zip(pairs, context.any(dim=1).tolist(), strict=True):
-            if not has_context:
-                raise ValueError(f"pair {pair} has no token of a context to find an answer in")
+        aligned = options.get("align_to_words", True)
         # Some spans become equal when they are widened to words, so search for more.
-        count = self.top_k * 2 + 10 if self.align_to_words else self.top_k
-        device = logits.device
-        best = best_spans(logits, context.to(device), null.to(device), count, self.max_answer_len)
-        first, beyond = token_fact(enc, "offsets").unbind(dim=-1)
-        spans = Spans(*(tensor.to(first.device) for tensor in best))
-        if self.align_to_words:
-            spans = whole_words(enc, spans)
-        columns = zip(
-            spans.starts.tolist(),
-            spans.ends.tolist(),
-            spans.scores.tolist(),
-            first.gather(1, spans.starts).tolist(),
-            beyond.gather(1, spans.ends).tolist(),
-            strict=True,
-        )
-        windows = []
-        for pair, fields, null_score in zip(
-            pairs, columns, spans.null_scores.tolist(), strict=True
-        ):
-            found = [Answer("", *answer) for answer in zip(*fields, strict=True)]
-            passage = contexts[pair]
-            answers = [
-                one._replace(text=passage[one.start_char : one.end_char])
-                for one in found
-                if one.score >= 0
-            ]
-            windows.append(_Window(answers, null_score))
-        return windows
+        count = top_k * 2 + 10 if aligned else top_k
+        encoding = _encoding(need_tokenizer(self, method), options)
+        pairs = listed_pairs(pairs, method)
 
-    def merged(self, windows: Sequence[_Window]) -> list[Answer]:
-        """The best answers of all windows of one pair."""
-        answers: dict[str, Answer] = {}
-        for window in windows:
-            for answer in window.answers:
-                key = answer.text.lower()
-                known = answers.get(key)
-                score = answer.score + (known.score if known else 0.0)
-                answers[key] = (known or answer)._replace(score=score)
-        ranked = list(answers.values())
-        if self.handle_impossible_answer:
-            least = min(window.null_score for window in windows)
-            ranked.append(Answer("", 0, 0, least, 0, 0))
-        return sorted(ranked, key=lambda answer: -answer.score)[: self.top_k]
+        def windows(part: Part) -> list[_Window]:
+            logits = self.forward_encoded(part.batch, padding=False)
+            rows = part.batch.encodings or ()
+            context, null = _positions(rows)
+            device = logits.device
+            best = best_spans(logits, context.to(device), null.to(device), count, longest)
+            found = []
+            for pair, row, starts, ends, scores, null_score in zip(
+                part.inputs, rows, *(one.tolist() for one in best), strict=True
+            ):
+                spans = zip(starts, ends, scores, strict=True)
+                answers = _answers_in(row, pairs[pair][1], spans, aligned)
+                if not answers:
+                    raise ValueError(f"pair {pair} has no token of a context to find an answer in")
+                found.append(_Window(pair, answers, null_score))
+            return found
 
-    def shown(self, answers: list[list[Answer]]) -> list[Answer] | list[list[Answer]]:
-        """One answer per pair if only one was requested, else the lists."""
-        return [found[0] for found in answers] if self.top_k == 1 else answers
-
-
-def _answers(
-    head: QuestionAnswerer,
-    pairs: Sequence[tuple[str, str]],
-    encoding: TextEncoding,
-    search: _Search,
-    batching: Batching,
-) -> list[list[Answer]]:
-    contexts = [context for _, context in pairs]
-    # Sorted by row, not by arrival: of equal answers, the one in the first window stays.
-    windows: list[dict[int, _Window]] = [{} for _ in pairs]
-    with running(head._graph) as device:
-        for inputs, rows, batch in encoded_batches(pairs, encoding, batching.on(device)):
-            logits = head.forward_encoded(batch, padding=False)
-            found = search.windows(batch, logits, inputs, contexts)
-            for pair, row, window in zip(inputs, rows, found, strict=True):
-                windows[pair][row] = window
-    return [search.merged([rows[row] for row in sorted(rows)]) for rows in windows]
+        read = answered(self, pairs, encoding, batching, windows)
+        found = []
+        for _, group in groupby(read, key=attrgetter("pair")):
+            each = list(group)
+            answers = _merged(each)
+            if options.get("handle_impossible_answer", False):
+                answers.append(Answer("", 0, 0, min(one.null_score for one in each), 0, 0))
+            found.append(sorted(answers, key=lambda answer: -answer.score)[:top_k])
+        return [answers[0] for answers in found] if top_k == 1 else found
 
 
 def _encoding(tokenizer: PreTrainedTokenizerFast, options: AnswerOptions) -> TextEncoding:
@@ -373,6 +304,31 @@ def _encoding(tokenizer: PreTrainedTokenizerFast, options: AnswerOptions) -> Tex
     if overlap is None:
         overlap = min(_OVERLAP, length // 2)
     return TextEncoding(tokenizer, "only_second", length, overlap)
+
+
+def _answers_in(
+    row: Encoding, context: str, spans: Iterable[tuple[int, int, float]], aligned: bool
+) -> list[Answer]:
+    """The answers of one row, from start, end and score of spans; a negative score is no span."""
+    offsets, found = row.offsets, []
+    for start, end, score in spans:
+        if score >= 0:
+            first, last = _whole_words(row, start, end) if aligned else (start, end)
+            begin, beyond = offsets[first][0], offsets[last][1]
+            found.append(Answer(context[begin:beyond], first, last, score, begin, beyond))
+    return found
+
+
+def _merged(windows: Sequence[_Window]) -> list[Answer]:
+    """The answers of all windows of one pair; those with the same text are one."""
+    answers: dict[str, Answer] = {}
+    for window in windows:
+        for answer in window.answers:
+            key = answer.text.lower()
+            known = answers.get(key)
+            score = answer.score + (known.score if known else 0.0)
+            answers[key] = (known or answer)._replace(score=score)
+    return list(answers.values())
 
 
 # Score before the softmax of positions that cannot be part of an answer. They vanish; unlike with
@@ -426,40 +382,29 @@ def best_spans(logits: Tensor, context: Tensor, null: Tensor, count: int, longes
     return Spans(starts, ends_at, best.values, null_scores)
 
 
-def answer_positions(enc: Batch) -> tuple[Tensor, Tensor]:
+def _positions(rows: Sequence[Encoding]) -> tuple[Tensor, Tensor]:
     """The positions of answers: the tokens of the second text, and the first special token.
 
     Args:
-        enc: Pairs of a question and a context.
+        rows: Pairs of a question and a context.
 
     Returns:
         Context and null position, each boolean ``[B, S]``.
     """
-    attended = mask_of(enc) != 0
-    special = attended & (token_fact(enc, "special_tokens_mask") != 0)
-    first = special & (special.cumsum(dim=1) == 1)
-    return attended & (token_fact(enc, "sequence_ids") == 1), first
+    context = torch.tensor([[text == 1 for text in row.sequence_ids] for row in rows])
+    attended = torch.tensor([row.attention_mask for row in rows])
+    special = attended & torch.tensor([row.special_tokens_mask for row in rows])
+    return context, (special == 1) & (special.cumsum(dim=1) == 1)
 
 
-def whole_words(enc: Batch, spans: Spans) -> Spans:
-    """Widen spans to the words in which they begin and end.
+def _whole_words(row: Encoding, start: int, end: int) -> tuple[int, int]:
+    """Widen a span of the second text to the words in which it begins and ends.
 
-    A span stays as it is if the tokenizer knows no word there.
-
-    Args:
-        enc: The rows.
-        spans: Their spans.
+    It stays as it is if the tokenizer knows no word there.
     """
-    words, texts = token_fact(enc, "word_ids"), token_fact(enc, "sequence_ids")
-    same = (words[:, 1:] == words[:, :-1]) & (texts[:, 1:] == texts[:, :-1])
-    parted = F.pad(~same, (1, 1), value=True)
-    columns = torch.arange(words.shape[1], device=words.device).expand_as(words)
-    # The last start of a word at or before each token, and the next end at or after it.
-    first = columns.where(parted[:, :-1], columns.new_zeros(())).cummax(dim=1).values
-    beyond = columns.new_full((), words.shape[1])
-    last = columns.where(parted[:, 1:], beyond).flip(1).cummin(dim=1).values.flip(1)
-    known = (words.gather(1, spans.starts) >= 0) & (words.gather(1, spans.ends) >= 0)
-    return spans._replace(
-        starts=first.gather(1, spans.starts).where(known, spans.starts),
-        ends=last.gather(1, spans.ends).where(known, spans.ends),
-    )
+    first, last = row.token_to_word(start), row.token_to_word(end)
+    if first is None or last is None:
+        return start, end
+    # Their words have tokens: these ones.
+    words = [row.word_to_tokens(word, 1) or (start, end + 1) for word in (first, last)]
+    return words[0][0], words[1][1] - 1

@@ -1,18 +1,18 @@
 """Encode many texts into batches of similar length, and keep track of their order.
 
-All predictions use this module. :class:`TextEncoding` encodes, :func:`running` puts the model into
-evaluation mode, :class:`Batching` sets the size of batches, and :func:`encoded_batches` makes them.
+All predictions use this module. :class:`TextEncoding` encodes, :class:`Batching` sets the size of
+batches, :func:`encoded_batches` makes them, and :func:`running` puts the model into evaluation
+mode. :func:`answered` does all of it for a head.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypedDict, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,13 +24,8 @@ from flodl.hf.errors import TokenizerMissingError, need
 from flodl.hf.families import family_of
 from flodl.hf.families.family import IDS, MASK, TYPES
 from flodl.hf.task_heads import Head
-from flodl.hf.text.call_options import (
-    NO_LIMIT,
-    TruncationChoice,
-    checked_pair,
-    cut_shape,
-)
-from flodl.hf.text.calling import NO_PAD_TOKEN, encode_rows, with_windows
+from flodl.hf.text.call_options import NO_LIMIT, TruncationChoice, checked_pair, row_shape
+from flodl.hf.text.calling import encode_rows, fill_rows, values_of, with_windows
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 if TYPE_CHECKING:
@@ -43,6 +38,27 @@ _CHUNK = 2048
 
 # Measured with a model of width 384: 1024 to 4096 are alike, more is slower by a tenth.
 _CPU_TOKENS = 2048
+
+
+class BatchOptions(TypedDict, total=False):
+    """How inputs are split into batches: see :class:`Batching`; every entry is optional."""
+
+    batch_size: int | None
+    max_tokens: int | None
+    bucket: bool
+
+
+class ReadingOptions(BatchOptions, total=False):
+    """How a model reads texts; every entry is optional.
+
+    Attributes:
+        truncation: Whether and how to cut texts that are too long; see :class:`TextEncoding`.
+            Without it (False, the default) they raise an error.
+        max_length: Tokens to cut to; None (default) for the limit of the model.
+    """
+
+    truncation: TruncationChoice
+    max_length: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +87,13 @@ class Batching:
             raise ValueError(
                 "batch_size and max_tokens cannot both be None: one has to end a batch"
             )
+
+    @classmethod
+    def of(cls, options: BatchOptions) -> Self:
+        """The batches for the options of a call."""
+        return cls(
+            options.get("batch_size", 32), options.get("max_tokens"), options.get("bucket", True)
+        )
 
     def on(self, device: torch.device) -> Batching:
         """The same, with the default limit of a device.
@@ -198,12 +221,39 @@ def encoded_batches(
         before += len(rows)
 
 
+Row = TypeVar("Row")
+
+
+def answered(
+    head: Head,
+    inputs: Sequence[str | tuple[str, str]],
+    encode: TextEncoding,
+    batching: Batching,
+    answers: Callable[[Part], Sequence[Row]],
+) -> list[Row]:
+    """Run a model on all inputs, in batches.
+
+    Args:
+        head: The model.
+        inputs: Texts or pairs.
+        encode: Encodes them.
+        batching: How large batches are.
+        answers: Runs the model on a batch, and answers for each of its rows.
+
+    Returns:
+        The answers in the order of the inputs: one for each, or one for each of its windows.
+    """
+    found: dict[int, Row] = {}
+    with running(head._graph) as device:
+        for part in encoded_batches(inputs, encode, batching.on(device)):
+            found.update(zip(part.rows, answers(part), strict=True))
+    return [found[row] for row in sorted(found)]
+
+
 # --- Texts -----------------------------------------------------------------------------------
 
 
 Input = TypeVar("Input")
-
-_NUMBERED = re.compile(r"(text|pair) (\d+)")
 
 
 class TextEncoding:
@@ -239,8 +289,16 @@ class TextEncoding:
         elif limit is not None and max_length > limit:
             raise ValueError(f"max_length {max_length} is more than the model's {limit} positions")
         self.tokenizer = tokenizer
-        self._shape = cut_shape(truncation, None if longest == NO_LIMIT else longest, stride or 0)
+        cut = None if longest == NO_LIMIT else longest
+        self._shape = row_shape(
+            {"truncation": truncation, "max_length": cut, "stride": stride or 0}, NO_LIMIT, "right"
+        )
         self._windowed = stride is not None
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerFast, options: ReadingOptions) -> Self:
+        """The encoding for the options of a call."""
+        return cls(tokenizer, options.get("truncation", False), options.get("max_length"))
 
     def __call__(
         self, texts: Sequence[str | tuple[str, str]], first: int = 0
@@ -259,19 +317,9 @@ class TextEncoding:
                 among all inputs.
             TypeError: Texts and pairs are mixed, or something is neither.
         """
-        try:
-            return self._rows(texts)
-        except (ValueError, TypeError) as error:
-            # What is called here only numbers its own inputs, which are a part of all inputs.
-            if named := _NUMBERED.match(str(error)):
-                row, rest = first + int(named[2]), str(error)[named.end() :]
-                error.args = (f"{named[1]} {row}{rest}",)
-            raise
-
-    def _rows(self, texts: Sequence[str | tuple[str, str]]) -> tuple[list[Encoding], list[int]]:
         what = "text" if isinstance(texts[0], str) else "pair"
         inputs: list[str | tuple[str, str]] = []
-        for number, text in enumerate(texts):
+        for number, text in enumerate(texts, first):
             if isinstance(text, str) != (what == "text"):
                 raise TypeError(
                     "the inputs are texts and pairs of texts mixed: give one kind at a time"
@@ -280,13 +328,14 @@ class TextEncoding:
         shape = self._shape
         if shape.truncation is not None:
             self._check_room(what)
-        rows = encode_rows(self.tokenizer.source, inputs, shape, {})
+        rows = encode_rows(self.tokenizer.source, inputs, shape, {}, first)
         if not any(map(len, rows)):
             raise ValueError(
-                f"{what} 0 has no tokens, for it is empty and this tokenizer adds none of its own"
+                f"{what} {first} has no tokens, for it is empty and this tokenizer adds none of "
+                "its own"
             )
         longest = shape.max_length
-        for number, row in enumerate(rows):
+        for number, row in enumerate(rows, first):
             if longest is not None and len(row) > longest:
                 raise ValueError(
                     f"{what} {number} has {len(row)} tokens and the limit is {longest}: shorten "
@@ -313,19 +362,13 @@ class TextEncoding:
         Raises:
             ValueError: Rows have unequal lengths, and the tokenizer has no padding.
         """
-        width, pad_id = max(1, *map(len, rows)), self.tokenizer.pad_id
-        for row in rows:
-            if len(row) < width:
-                if pad_id is None:
-                    raise ValueError(NO_PAD_TOKEN)
-                row.pad(width, pad_id=pad_id)
+        width = max(1, *map(len, rows))
+        if min(map(len, rows)) < width:
+            fill_rows(rows, width, self.tokenizer)
         config = self.tokenizer.config
         typed = config is None or family_of(config).reads_segments
-        facts = {IDS: "ids", MASK: "attention_mask", **({TYPES: "type_ids"} if typed else {})}
-        values: dict[str, list[Any]] = {}
-        for name, fact in facts.items():
-            values[name] = list(map(attrgetter(fact), rows))
-        return BatchEncoding(values, rows, "pt")
+        names = (IDS, MASK, TYPES) if typed else (IDS, MASK)
+        return BatchEncoding(*values_of(rows, names, {}), "pt")
 
 
 def need_tokenizer(head: Head, method: str) -> PreTrainedTokenizerFast:

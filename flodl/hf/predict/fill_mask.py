@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
-from flodl.hf.batch_encoding import Batch, BatchEncoding
+from flodl.hf.batch_encoding import Batch
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import masked_lm_loss
 from flodl.hf.model_call import MaskedLMOutput
 from flodl.hf.predict.batching import (
     Batching,
+    Part,
+    ReadingOptions,
     TextEncoding,
-    encoded_batches,
+    answered,
+    device_of,
     listed_texts,
     need_tokenizer,
-    running,
 )
 from flodl.hf.task_heads import LabelsTokens, inputs_of
-from flodl.hf.text.call_options import TruncationChoice
+from flodl.hf.text.call_options import check_options
+from flodl.hf.text.source import USUAL
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
-
-_USUAL_MASKS = ("[MASK]", "<mask>")
 
 
 class MaskFill(NamedTuple):
@@ -80,17 +81,14 @@ class MaskedLM(LabelsTokens):
         top_k: int = 5,
         *,
         targets: Sequence[str] | None = None,
-        truncation: TruncationChoice = False,
-        max_length: int | None = None,
+        **options: Unpack[ReadingOptions],
     ) -> list[list[MaskFill]]:
         """Fill the gaps of one text; see :meth:`fill_mask_batch`.
 
         Returns:
             For each gap, from left to right, the most probable tokens.
         """
-        encoding = TextEncoding(need_tokenizer(self, "fill_mask"), truncation, max_length)
-        texts = listed_texts([text], "fill_mask")
-        return _fill(self, texts, encoding, top_k, targets, Batching())[0]
+        return _fill(self, "fill_mask", [text], top_k, targets, options)[0]
 
     def fill_mask_batch(
         self,
@@ -98,11 +96,7 @@ class MaskedLM(LabelsTokens):
         top_k: int = 5,
         *,
         targets: Sequence[str] | None = None,
-        truncation: TruncationChoice = False,
-        max_length: int | None = None,
-        batch_size: int | None = 32,
-        max_tokens: int | None = None,
-        bucket: bool = True,
+        **options: Unpack[ReadingOptions],
     ) -> list[list[list[MaskFill]]]:
         """Fill the gaps of texts, each gap as if it were the only one.
 
@@ -113,11 +107,7 @@ class MaskedLM(LabelsTokens):
             top_k: Number of tokens for each gap; there may be fewer.
             targets: Only these are candidates. A target that is not a token is replaced by its
                 first piece, with a warning. Scores are still those among all tokens.
-            truncation: Whether texts that are too long are cut; otherwise they raise an error.
-            max_length: Tokens to cut to; None for the limit of the model.
-            batch_size: See :class:`Batching`.
-            max_tokens: See :class:`Batching`.
-            bucket: See :class:`Batching`.
+            **options: See :class:`~flodl.hf.predict.batching.ReadingOptions`.
 
         Returns:
             For each text, in order, for each gap from left to right, the tokens; the most probable
@@ -127,45 +117,46 @@ class MaskedLM(LabelsTokens):
             TokenizerMissingError: The model has no tokenizer.
             ValueError: A text has no gap or is too long, ``top_k`` is below 1, no target is known,
                 or the tokenizer has no mask token.
-            TypeError: ``texts`` or ``targets`` is a single string, or an entry is not a text.
+            TypeError: ``texts`` or ``targets`` is a single string, an entry is not a text, or an
+                option is unknown.
         """
-        texts = listed_texts(texts, "fill_mask_batch")
-        encoding = TextEncoding(need_tokenizer(self, "fill_mask_batch"), truncation, max_length)
-        batching = Batching(batch_size, max_tokens, bucket)
-        return _fill(self, texts, encoding, top_k, targets, batching)
+        return _fill(self, "fill_mask_batch", texts, top_k, targets, options)
 
 
 def _fill(
     head: MaskedLM,
+    method: str,
     texts: Sequence[str],
-    encoding: TextEncoding,
     top_k: int,
     targets: Sequence[str] | None,
-    batching: Batching,
+    options: ReadingOptions,
 ) -> list[list[list[MaskFill]]]:
+    check_options(options, ReadingOptions, method)
+    texts = listed_texts(texts, method)
     if top_k < 1:
         raise ValueError(f"top_k must be at least 1, got {top_k}")
-    tokenizer = encoding.tokenizer
+    tokenizer = need_tokenizer(head, method)
     mask_id = mask_id_of(tokenizer)
     candidates = None if targets is None else _target_ids(tokenizer, targets)
-    fills: list[list[list[MaskFill]]] = [[] for _ in texts]
-    with running(head._graph) as device:
-        for inputs, _, batch in encoded_batches(texts, encoding, batching.on(device)):
-            gaps = batch.input_ids == mask_id
-            _check_gaps(gaps, inputs, tokenizer.inner.id_to_token(mask_id))
-            rows, columns = gaps.nonzero(as_tuple=True)
-            logits = head.logits_at(batch.to(device), rows.to(device), columns.to(device))
-            scores, ids = _best(logits, candidates, top_k)
-            spelling = _Spelling(tokenizer, batch, rows.tolist(), columns.tolist())
-            for row, gap in zip(rows.tolist(), spelling.fills(scores, ids), strict=True):
-                fills[inputs[row]].append(gap)
-    return fills
 
+    def filled(part: Part) -> list[list[list[MaskFill]]]:
+        batch = part.batch.to(device_of(head._graph))
+        gaps = batch.input_ids == mask_id
+        ids, counts = batch.input_ids.tolist(), gaps.sum(dim=1).tolist()
+        if 0 in counts:
+            number = min(part.inputs[row] for row, count in enumerate(counts) if not count)
+            mask = tokenizer.inner.id_to_token(mask_id)
+            raise ValueError(f"text {number} has no {mask} to fill in")
+        rows, columns = gaps.nonzero(as_tuple=True)
+        best = _best(head.logits_at(batch, rows, columns), candidates, top_k)
+        fills: list[list[list[MaskFill]]] = [[] for _ in ids]
+        for row, column, scores, tokens in zip(rows.tolist(), columns.tolist(), *best, strict=True):
+            alone = counts[row] == 1
+            fills[row].append(_spelled(tokenizer, ids[row], column, alone, scores, tokens))
+        return fills
 
-def _check_gaps(gaps: Tensor, inputs: Sequence[int], mask: str | None) -> None:
-    without = [inputs[row] for row in (~gaps.any(dim=1)).nonzero()[:, 0].tolist()]
-    if without:
-        raise ValueError(f"text {min(without)} has no {mask} to fill in")
+    encoding = TextEncoding.of(tokenizer, options)
+    return answered(head, texts, encoding, Batching.of(options), filled)
 
 
 def _best(
@@ -205,53 +196,33 @@ def _target_ids(tokenizer: PreTrainedTokenizerFast, targets: Sequence[str]) -> l
     return list(found)
 
 
-class _Spelling:
-    """Builds the texts with filled gaps of one batch.
+def _spelled(
+    tokenizer: PreTrainedTokenizerFast,
+    ids: list[int],
+    column: int,
+    alone: bool,
+    scores: list[float],
+    tokens: list[int],
+) -> list[MaskFill]:
+    """The tokens for one gap, with the text that each makes.
 
     Args:
         tokenizer: Spells tokens.
-        batch: The texts.
-        rows: Row of each gap.
-        columns: Column of each gap.
+        ids: The row of the gap.
+        column: The place of the gap.
+        alone: Whether it is the only gap. If others remain, their mask tokens must be shown.
+        scores: Probability of each token.
+        tokens: The ids of the tokens.
     """
-
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerFast,
-        batch: BatchEncoding,
-        rows: list[int],
-        columns: list[int],
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._ids = batch.input_ids.tolist()
-        self._gaps = list(zip(rows, columns, strict=True))
-        self._single = {row for row in rows if rows.count(row) == 1}
-
-    def fills(self, scores: list[list[float]], ids: list[list[int]]) -> list[list[MaskFill]]:
-        """One list of fills per gap, given probabilities and ids of each."""
-        inner = self._tokenizer.inner
-        spelled: list[list[MaskFill]] = []
-        for (row, column), gap_scores, gap_ids in zip(self._gaps, scores, ids, strict=True):
-            texts = inner.decode_batch([[token] for token in gap_ids], skip_special_tokens=False)
-            # If other gaps remain, their mask tokens must be shown.
-            sequences = inner.decode_batch(
-                [self._filled(row, column, token) for token in gap_ids],
-                skip_special_tokens=row in self._single,
-            )
-            spelled.append(
-                [
-                    MaskFill(inner.id_to_token(token) or "", score, token, text, sequence)
-                    for token, score, text, sequence in zip(
-                        gap_ids, gap_scores, texts, sequences, strict=True
-                    )
-                ]
-            )
-        return spelled
-
-    def _filled(self, row: int, column: int, token: int) -> list[int]:
-        ids = self._ids[row]
-        whole = [*ids[:column], token, *ids[column + 1 :]]
-        return [number for number in whole if number != self._tokenizer.pad_id]
+    inner, pad_id = tokenizer.inner, tokenizer.pad_id
+    rows = [[*ids[:column], token, *ids[column + 1 :]] for token in tokens]
+    without_padding = [[number for number in row if number != pad_id] for row in rows]
+    texts = inner.decode_batch([[token] for token in tokens], skip_special_tokens=False)
+    sequences = inner.decode_batch(without_padding, skip_special_tokens=alone)
+    return [
+        MaskFill(inner.id_to_token(token) or "", score, token, text, sequence)
+        for token, score, text, sequence in zip(tokens, scores, texts, sequences, strict=True)
+    ]
 
 
 def mask_id_of(tokenizer: PreTrainedTokenizerFast) -> int:
@@ -260,13 +231,10 @@ def mask_id_of(tokenizer: PreTrainedTokenizerFast) -> int:
     Raises:
         ValueError: The tokenizer has no mask token.
     """
-    if tokenizer.mask_token_id is not None:
-        return tokenizer.mask_token_id
-    for token in _USUAL_MASKS:
-        number = tokenizer.inner.token_to_id(token)
-        if number is not None:
-            return number
-    raise ValueError(
-        f"the tokenizer has no mask token: its files name none, and its vocabulary has neither "
-        f"{' nor '.join(_USUAL_MASKS)}"
-    )
+    number = tokenizer.mask_token_id
+    if number is None:
+        raise ValueError(
+            f"the tokenizer has no mask token: its files name none, and its vocabulary has neither "
+            f"{' nor '.join(USUAL['mask'])}"
+        )
+    return number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, Unpack
 
 import torch
 from torch import Tensor
@@ -15,14 +15,15 @@ from flodl.hf.losses import sequence_loss
 from flodl.hf.model_call import SequenceClassifierOutput
 from flodl.hf.predict.batching import (
     Batching,
+    Part,
+    ReadingOptions,
     TextEncoding,
-    encoded_batches,
+    answered,
     listed,
     need_tokenizer,
-    running,
 )
 from flodl.hf.task_heads import LabelledHead
-from flodl.hf.text.call_options import TruncationChoice
+from flodl.hf.text.call_options import check_options
 
 Scoring: TypeAlias = Literal["softmax", "sigmoid", "none"]
 """The function that turns logits into scores."""
@@ -58,11 +59,7 @@ class SequenceClassifier(LabelledHead):
         *,
         top_k: int | None = None,
         function_to_apply: Scoring | None = None,
-        truncation: TruncationChoice = False,
-        max_length: int | None = None,
-        batch_size: int | None = 32,
-        max_tokens: int | None = None,
-        bucket: bool = True,
+        **options: Unpack[ReadingOptions],
     ) -> list[list[LabelScore]]:
         """Score every label for every text.
 
@@ -71,12 +68,7 @@ class SequenceClassifier(LabelledHead):
             top_k: Maximum number of labels of each text; None for all.
             function_to_apply: Applied to logits: softmax, sigmoid or nothing. None: sigmoid for
                 multi-label models and for a single label, nothing for a regression, else softmax.
-            truncation: Whether and how to cut texts that are too long: see
-                :class:`~flodl.hf.predict.batching.TextEncoding`. Without it they raise an error.
-            max_length: Tokens to cut to; None for the limit of the model.
-            batch_size: See :class:`Batching`.
-            max_tokens: See :class:`Batching`.
-            bucket: See :class:`Batching`.
+            **options: See :class:`~flodl.hf.predict.batching.ReadingOptions`.
 
         Returns:
             For each text, in order, the labels by score, highest first; equal scores keep the order
@@ -85,21 +77,18 @@ class SequenceClassifier(LabelledHead):
         Raises:
             TokenizerMissingError: The model has no tokenizer.
             ValueError: A text is too long, or an argument is invalid.
-            TypeError: ``texts`` is a single string.
+            TypeError: ``texts`` is a single string, or an option is unknown.
         """
+        check_options(options, ReadingOptions, "predict")
         inputs: list[str | tuple[str, str]] = listed(texts, "predict")
         labels = tuple(self.config.id2label.values())
         scoring = _scoring(self.config.problem_type, len(labels), function_to_apply)
-        encoding = TextEncoding(need_tokenizer(self, "predict"), truncation, max_length)
-        batching = Batching(batch_size, max_tokens, bucket)
-        results: list[list[LabelScore]] = [[]] * len(inputs)
-        with running(self._graph) as device:
-            for rows, _, batch in encoded_batches(inputs, encoding, batching.on(device)):
-                scores = scoring(self.forward_encoded(batch).float())
-                ranked = _ranked(scores, labels, top_k)
-                for row, result in zip(rows, ranked, strict=True):
-                    results[row] = result
-        return results
+        encoding = TextEncoding.of(need_tokenizer(self, "predict"), options)
+
+        def ranked(part: Part) -> list[list[LabelScore]]:
+            return _ranked(scoring(self.forward_encoded(part.batch).float()), labels, top_k)
+
+        return answered(self, inputs, encoding, Batching.of(options), ranked)
 
     def compute_loss(self, enc: Batch, labels: Tensor, problem_type: str | None = None) -> Tensor:
         """Run the model and compare with the labels.

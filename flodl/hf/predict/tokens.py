@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, NamedTuple, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Unpack, overload
 
 import torch
 from torch import Tensor
 
-from flodl.hf.batch_encoding import Batch, mask_of, token_fact
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.losses import token_classification_loss
 from flodl.hf.model_call import TokenClassifierOutput
 from flodl.hf.predict.batching import (
     Batching,
+    Part,
+    ReadingOptions,
     TextEncoding,
-    encoded_batches,
+    answered,
     listed_texts,
     need_tokenizer,
-    running,
 )
 from flodl.hf.task_heads import LabelsTokens
-from flodl.hf.text.call_options import TruncationChoice
-from flodl.hf.tokenizer import PreTrainedTokenizerFast
+from flodl.hf.text.call_options import check_options
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
 
 Aggregation: TypeAlias = Literal["simple", "first", "average", "max"]
 """How pieces of words become entities; see :meth:`TokenPrediction.predict`."""
@@ -69,11 +70,7 @@ class TokenClassifier(LabelsTokens):
         texts: Sequence[str],
         *,
         aggregation: None = None,
-        truncation: TruncationChoice = False,
-        max_length: int | None = None,
-        batch_size: int | None = 32,
-        max_tokens: int | None = None,
-        bucket: bool = True,
+        **options: Unpack[ReadingOptions],
     ) -> list[list[TokenPrediction]]: ...
 
     @overload
@@ -82,11 +79,7 @@ class TokenClassifier(LabelsTokens):
         texts: Sequence[str],
         *,
         aggregation: Aggregation,
-        truncation: TruncationChoice = False,
-        max_length: int | None = None,
-        batch_size: int | None = 32,
-        max_tokens: int | None = None,
-        bucket: bool = True,
+        **options: Unpack[ReadingOptions],
     ) -> list[list[Entity]]: ...
 
     def predict(
@@ -94,11 +87,7 @@ class TokenClassifier(LabelsTokens):
         texts: Sequence[str],
         *,
         aggregation: Aggregation | None = None,
-        truncation: TruncationChoice = False,
-        max_length: int | None = None,
-        batch_size: int | None = 32,
-        max_tokens: int | None = None,
-        bucket: bool = True,
+        **options: Unpack[ReadingOptions],
     ) -> list[list[TokenPrediction]] | list[list[Entity]]:
         """Label every token of every text, or find the entities in it.
 
@@ -115,11 +104,7 @@ class TokenClassifier(LabelsTokens):
         Args:
             texts: The texts.
             aggregation: As above; None for the labels of the tokens.
-            truncation: Whether texts that are too long are cut; otherwise they raise an error.
-            max_length: Tokens to cut to; None for the limit of the model.
-            batch_size: See :class:`Batching`.
-            max_tokens: See :class:`Batching`.
-            bucket: See :class:`Batching`.
+            **options: See :class:`~flodl.hf.predict.batching.ReadingOptions`.
 
         Returns:
             For each text, in order, one prediction per position of its row, with special tokens and
@@ -128,73 +113,50 @@ class TokenClassifier(LabelsTokens):
         Raises:
             TokenizerMissingError: The model has no tokenizer.
             ValueError: A text is too long, or an argument is invalid.
-            TypeError: ``texts`` is a single string, or an entry is not a text.
+            TypeError: ``texts`` is a single string, an entry is not a text, or an option is
+                unknown.
         """
+        check_options(options, ReadingOptions, "predict")
         texts = listed_texts(texts, "predict")
         if aggregation is not None and aggregation not in AGGREGATIONS:
             raise ValueError(f"aggregation {aggregation!r} is not one of {', '.join(AGGREGATIONS)}")
         tokenizer = need_tokenizer(self, "predict")
-        encoding = TextEncoding(tokenizer, truncation, max_length)
-        words = WordRule.of(tokenizer)
-        tagged: list[list[TokenPrediction]] = [[] for _ in texts]
-        entities: list[list[Entity]] = [[] for _ in texts]
-        with running(self._graph) as device:
-            batching = Batching(batch_size, max_tokens, bucket)
-            for rows, _, batch in encoded_batches(texts, encoding, batching.on(device)):
-                probabilities = self.forward_encoded(batch).float().softmax(dim=-1).cpu()
-                if aggregation is None:
-                    found = _tagged(batch, probabilities, self.labels, tokenizer)
-                    for row, predictions in zip(rows, found, strict=True):
-                        tagged[row] = predictions
-                    continue
-                special, offsets = (
-                    token_fact(batch, "special_tokens_mask"),
-                    token_fact(batch, "offsets"),
-                )
-                for index, row in enumerate(rows):
-                    pieces = words.pieces(
-                        batch["input_ids"][index], special[index], offsets[index], texts[row]
-                    )
-                    chosen = probabilities[index, pieces.columns]
-                    entities[row] = entities_of(
-                        pieces, chosen, self.labels, aggregation, texts[row]
-                    )
-        return tagged if aggregation is None else entities
+        marked = bool(getattr(tokenizer.inner.model, "continuing_subword_prefix", None))
+        unknown = tokenizer.unk_token_id
+
+        def labelled(part: Part) -> list[list[Any]]:
+            probabilities = self.forward_encoded(part.batch).float().softmax(dim=-1).cpu()
+            rows = list(zip(part.inputs, part.batch.encodings or (), probabilities, strict=True))
+            if aggregation is None:
+                return [_tagged(row, scores, self.labels) for _, row, scores in rows]
+            found = []
+            for number, row, scores in rows:
+                text = texts[number]
+                pieces = _pieces_of(row, text, marked=marked, unknown=unknown)
+                chosen = scores[pieces.columns]
+                found.append(entities_of(pieces, chosen, self.labels, aggregation, text))
+            return found
+
+        encoding = TextEncoding.of(tokenizer, options)
+        return answered(self, texts, encoding, Batching.of(options), labelled)
 
 
-def _tagged(
-    enc: Batch,
-    probabilities: Tensor,
-    labels: Sequence[str],
-    tokenizer: PreTrainedTokenizerFast,
-) -> list[list[TokenPrediction]]:
+def _tagged(row: Encoding, probabilities: Tensor, labels: Sequence[str]) -> list[TokenPrediction]:
+    """The prediction for each position of a row, given the probabilities of labels, ``[S, N]``."""
     best = probabilities.max(dim=-1)
-    spelled = tokenizer.inner.id_to_token
     columns = zip(
-        enc["input_ids"].tolist(),
+        row.tokens,
         best.indices.tolist(),
         best.values.tolist(),
-        mask_of(enc).tolist(),
-        token_fact(enc, "offsets").tolist(),
-        token_fact(enc, "word_ids").tolist(),
-        token_fact(enc, "special_tokens_mask").tolist(),
+        row.attention_mask,
+        row.offsets,
+        row.word_ids,
+        row.special_tokens_mask,
         strict=True,
     )
     return [
-        [
-            TokenPrediction(
-                spelled(token) or "",
-                labels[label],
-                score,
-                bool(attends),
-                start,
-                end,
-                None if word < 0 else word,
-                bool(special),
-            )
-            for token, label, score, attends, (start, end), word, special in zip(*row, strict=True)
-        ]
-        for row in columns
+        TokenPrediction(token, labels[label], score, bool(read), start, end, word, bool(special))
+        for token, label, score, read, (start, end), word, special in columns
     ]
 
 
@@ -225,73 +187,39 @@ class Pieces(NamedTuple):
     """The tokens of one row that come from its text.
 
     Attributes:
-        columns: Their columns in the row, ``[T]``.
+        columns: Their columns in the row.
         spans: Start and end of each in the text.
         words: Number of the word of each, from 0 without gaps.
     """
 
-    columns: Tensor
+    columns: Sequence[int]
     spans: list[tuple[int, int]]
     words: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class WordRule:
-    """Decides whether a piece continues the word of the piece before.
+def _pieces_of(row: Encoding, text: str, *, marked: bool, unknown: int | None) -> Pieces:
+    """The pieces of one row and the words they form.
 
-    Attributes:
-        tokenizer: Spells the pieces.
-        marks_pieces: Whether it marks the pieces that continue a word, for instance with ``##``.
-            Then a piece continues a word if its spelling is longer or shorter than its text.
-            Otherwise a piece continues a word if there is no space in or right before its first
-            character.
+    Args:
+        row: The row.
+        text: Its text.
+        marked: Whether the tokenizer marks the pieces that continue a word, for instance with
+            ``##``. Then a piece continues a word if its spelling is longer or shorter than its
+            text. Otherwise it does if there is no space in or right before its first character.
         unknown: Id of the unknown token, which always begins a word.
     """
-
-    tokenizer: PreTrainedTokenizerFast
-    marks_pieces: bool
-    unknown: int | None
-
-    @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerFast) -> Self:
-        """The rule for a tokenizer."""
-        model = tokenizer.inner.model
-        marks = bool(getattr(model, "continuing_subword_prefix", None))
-        return cls(tokenizer, marks, tokenizer.unk_token_id)
-
-    def pieces(self, row: Tensor, special: Tensor, offsets: Tensor, text: str) -> Pieces:
-        """The pieces of one row of a batch and the words they form.
-
-        Args:
-            row: The ids of the row, ``[S]``.
-            special: 1 for special tokens and padding, ``[S]``.
-            offsets: First character of each token and the one after its last, ``[S, 2]``.
-            text: The text of the row.
-        """
-        columns = (special == 0).nonzero()[:, 0]
-        spans = [(start, end) for start, end in offsets[columns].tolist()]
-        ids = row[columns].tolist()
-        words: list[int] = []
-        for token, (start, end) in zip(ids, spans, strict=True):
-            continues = bool(words) and self._continues(token, start, end, text)
-            words.append(words[-1] + (not continues) if words else 0)
-        return Pieces(columns, spans, words)
-
-    def _continues(self, token: int, start: int, end: int, text: str) -> bool:
-        if token == self.unknown:
-            return False
-        if self.marks_pieces:
-            return len(self.tokenizer.inner.id_to_token(token) or "") != end - start
-        return start > 0 and " " not in text[start - 1 : start + 1]
-
-
-class _Item(NamedTuple):
-    """A piece or a word with its label."""
-
-    label: str
-    score: float
-    start: int
-    end: int
+    columns = [column for column, special in enumerate(row.special_tokens_mask) if not special]
+    ids, tokens, offsets = row.ids, row.tokens, row.offsets
+    words: list[int] = []
+    for column in columns:
+        start, end = offsets[column]
+        if marked:
+            begins = len(tokens[column]) == end - start
+        else:
+            begins = start == 0 or " " in text[start - 1 : start + 1]
+        begins = begins or ids[column] == unknown
+        words.append(words[-1] + begins if words else 0)
+    return Pieces(columns, [offsets[column] for column in columns], words)
 
 
 def entities_of(
@@ -308,51 +236,44 @@ def entities_of(
     """
     if not pieces.spans:
         return []
-    if aggregation == "simple":
-        scores, spans = probabilities, pieces.spans
-    else:
-        scores = _word_scores(probabilities, pieces.words, aggregation)
-        spans = _word_spans(pieces)
-    best = scores.max(dim=-1)
-    items = [
-        _Item(labels[index], score, *span)
-        for index, score, span in zip(
-            best.indices.tolist(), best.values.tolist(), spans, strict=True
-        )
-    ]
-    groups = [_entity(group, text) for group in _merged(items)]
-    return [entity for entity in groups if entity.label != _OUTSIDE]
+    words = list(range(len(pieces.spans))) if aggregation == "simple" else pieces.words
+    groups = [list(group) for _, group in groupby(range(len(words)), key=words.__getitem__)]
+    best = _word_scores(probabilities, words, groups, aggregation).max(dim=-1)
+    found = []
+    for group, index, score in zip(
+        groups, best.indices.tolist(), best.values.tolist(), strict=True
+    ):
+        start, end = pieces.spans[group[0]][0], pieces.spans[group[-1]][1]
+        found.append(Entity(labels[index], score, text[start:end], start, end))
+    entities = [_entity(group, text) for group in _merged(found)]
+    return [entity for entity in entities if entity.label != _OUTSIDE]
 
 
-def _word_scores(probabilities: Tensor, words: Sequence[int], aggregation: str) -> Tensor:
-    """The distribution of labels that is used for each word, ``[W, N]``."""
+def _word_scores(
+    probabilities: Tensor, words: Sequence[int], groups: Sequence[list[int]], aggregation: str
+) -> Tensor:
+    """The distribution of labels that is used for each word, ``[W, N]``.
+
+    Args:
+        probabilities: Those of each piece, ``[T, N]``.
+        words: The word of each piece.
+        groups: The pieces of each word.
+        aggregation: One of ``AGGREGATIONS``.
+    """
     if aggregation == "average":
-        index = torch.tensor(words)
-        sums = probabilities.new_zeros(words[-1] + 1, probabilities.shape[1])
-        sums.index_add_(0, index, probabilities)
-        return sums / torch.bincount(index)[:, None]
-    surest = probabilities.amax(dim=-1).tolist()
-    chosen = []
-    for _, group in groupby(range(len(words)), key=words.__getitem__):
-        members = list(group)
+        sums = probabilities.new_zeros(len(groups), probabilities.shape[1])
+        sums.index_add_(0, torch.tensor(words), probabilities)
+        return sums / torch.tensor([len(group) for group in groups])[:, None]
+    if aggregation == "max":
+        surest = probabilities.amax(dim=-1).tolist()
         # max() returns the first of equal values.
-        chosen.append(
-            members[0] if aggregation == "first" else max(members, key=surest.__getitem__)
-        )
-    return probabilities[chosen]
+        return probabilities[[max(group, key=surest.__getitem__) for group in groups]]
+    return probabilities[[group[0] for group in groups]]
 
 
-def _word_spans(pieces: Pieces) -> list[tuple[int, int]]:
-    spans = []
-    for _, group in groupby(zip(pieces.words, pieces.spans, strict=True), key=lambda pair: pair[0]):
-        members = [span for _, span in group]
-        spans.append((members[0][0], members[-1][1]))
-    return spans
-
-
-def _merged(items: Sequence[_Item]) -> list[list[_Item]]:
+def _merged(items: Sequence[Entity]) -> list[list[Entity]]:
     """Group adjacent items with one tag; an item that begins an entity starts a new group."""
-    groups: list[list[_Item]] = []
+    groups: list[list[Entity]] = []
     for item in items:
         begins, tag = _split(item.label)
         if groups and not begins and _split(groups[-1][-1].label)[1] == tag:
@@ -367,7 +288,7 @@ def _split(label: str) -> tuple[bool, str]:
     return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
 
 
-def _entity(items: Sequence[_Item], text: str) -> Entity:
+def _entity(items: Sequence[Entity], text: str) -> Entity:
     # The name drops all text before the first hyphen, also other prefixes than ``B-`` and ``I-``.
     label = items[0].label.split("-", 1)[-1]
     score = sum(item.score for item in items) / len(items)

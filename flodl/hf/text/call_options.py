@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, TypedDict
 
@@ -91,6 +91,15 @@ class RowShape:
     side: Side
     cut_side: Side
 
+    def width(self, lengths: Iterable[int]) -> int:
+        """The width that rows of these lengths are filled to; 0 if they are not filled."""
+        if self.padding is None:
+            return 0
+        longest = max(lengths, default=0)
+        width = longest if self.padding == "longest" else self.max_length or 0
+        multiple = self.multiple or 1
+        return -(-width // multiple) * multiple
+
 
 def row_shape(
     options: CallOptions, model_max_length: int, side: Side, cut_side: Side = "right"
@@ -106,8 +115,8 @@ def row_shape(
     Raises:
         ValueError: An option has an unknown value, or two contradict each other.
     """
-    asked = options.get("max_length")
-    multiple = options.get("pad_to_multiple_of")
+    asked, multiple = options.get("max_length"), options.get("pad_to_multiple_of")
+    stride = options.get("stride", 0)
     padding = _padding(options.get("padding", False))
     truncation = _truncation(options.get("truncation"), options)
     if options.get("padding") is True and asked is not None and truncation is None:
@@ -123,26 +132,21 @@ def row_shape(
             padding = None if padding == "max_length" else padding
         else:
             length = model_max_length
-    _check(length, multiple, truncation, padding, options)
+    if length is not None and length < 1:
+        raise ValueError(f"max_length must be at least 1, got {length}")
+    if stride < 0:
+        raise ValueError(f"stride must not be negative, got {stride}")
+    if multiple is not None and multiple < 1:
+        raise ValueError(f"pad_to_multiple_of must be at least 1, got {multiple}")
+    if truncation and padding and length and multiple and length % multiple:
+        raise ValueError(
+            f"max_length {length} is not a multiple of pad_to_multiple_of ({multiple}); pass one "
+            "that is"
+        )
     chosen = options.get("padding_side")
-    if chosen not in (None, *SIDES):
-        raise ValueError(f"padding_side is 'right' or 'left', not {chosen!r}")
-    stride = options.get("stride", 0)
-    return RowShape(padding, truncation, length, stride, multiple, chosen or side, cut_side)
-
-
-def cut_shape(choice: CallTruncation, max_length: int | None, stride: int) -> RowShape:
-    """Rows that are cut as asked and not filled; without a length, nothing is cut.
-
-    Raises:
-        ValueError: The truncation is unknown, or a number is out of range.
-    """
-    options: CallOptions = {"stride": stride}
-    truncation = _truncation(choice, options)
-    _check(max_length, None, truncation, None, options)
-    if max_length is None:
-        truncation = None
-    return RowShape(None, truncation, max_length, stride, None, "right", "right")
+    if chosen is not None:
+        side = checked_side("padding_side", chosen)
+    return RowShape(padding, truncation, length, stride, multiple, side, cut_side)
 
 
 def _padding(choice: PaddingChoice) -> Padding | None:
@@ -171,27 +175,6 @@ def _truncation(choice: CallTruncation | None, options: CallOptions) -> Strategy
             f"not {choice!r}"
         )
     return choice
-
-
-def _check(
-    length: int | None,
-    multiple: int | None,
-    truncation: Strategy | None,
-    padding: Padding | None,
-    options: CallOptions,
-) -> None:
-    if length is not None and length < 1:
-        raise ValueError(f"max_length must be at least 1, got {length}")
-    if options.get("stride", 0) < 0:
-        raise ValueError(f"stride must not be negative, got {options['stride']}")
-    if multiple is not None and multiple < 1:
-        raise ValueError(f"pad_to_multiple_of must be at least 1, got {multiple}")
-    both = truncation is not None and padding is not None and length is not None
-    if both and multiple is not None and length is not None and length % multiple:
-        raise ValueError(
-            f"max_length {length} is not a multiple of pad_to_multiple_of ({multiple}); pass one "
-            "that is"
-        )
 
 
 def checked_side(name: str, value: Side) -> Side:
@@ -231,13 +214,14 @@ def check_options(
         )
 
 
-def broken_text(inputs: Sequence[Any]) -> ValueError | None:
+def broken_text(inputs: Sequence[Any], first: int) -> ValueError | None:
     """An error that names the first input that UTF-8 cannot encode; None if there is none.
 
     Args:
         inputs: Texts, or pairs; each text may be a list of words.
+        first: The number of the first input.
     """
-    for row, entry in enumerate(inputs):
+    for row, entry in enumerate(inputs, first):
         for text in _flat(entry):
             try:
                 text.encode()

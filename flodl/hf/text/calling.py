@@ -1,25 +1,25 @@
 """Encode the texts of one call, and fill rows that were encoded before.
 
-The ``tokenizers`` package keeps padding and truncation as state of a tokenizer. Each call sets them
-on a copy of its own, so threads can share one tokenizer. The copy shares the vocabulary, and takes
-about 10 µs.
+The ``tokenizers`` package keeps truncation as state of a tokenizer. Each call that cuts rows sets
+it on a copy of its own, so threads can share one tokenizer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
 from flodl.hf.batch_encoding import BatchEncoding, TensorKind
-from flodl.hf.errors import CheckpointFormatError, need
+from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.families.family import IDS, MASK, TYPES
-from flodl.hf.text.call_options import CallOptions, RowShape, broken_text
+from flodl.hf.text.call_options import CallOptions, RowShape, Side, broken_text
 from flodl.hf.text.files import is_panic
-from flodl.hf.text.source import TokenizerSource
+from flodl.hf.text.source import TokenizerSource, working_copy
+from flodl.hf.text.vocabulary import Vocabulary, plain
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -65,30 +65,24 @@ def encode_rows(
     inputs: Sequence[Any],
     shape: RowShape,
     options: CallOptions,
-    pad: dict[str, Any] | None = None,
+    first: int = 0,
 ) -> list[Encoding]:
     """Encode inputs, one encoding per input; cut off parts are in its ``overflowing``.
 
     Args:
         source: The tokenizer; not changed.
         inputs: See :func:`gathered`.
-        shape: How rows are cut and filled.
+        shape: How rows are cut; they are not filled.
         options: The options of the call.
-        pad: ``pad_id``, ``pad_token`` and ``pad_type_id``, if rows are filled.
+        first: The number of the first input, for messages.
 
     Raises:
         CheckpointFormatError: The tokenizer's file is broken in a way that shows only now.
         ValueError: An input is not text, or cannot be cut as asked.
     """
-    plain = shape.padding is None and shape.truncation is None
-    worker = source.stateless() if plain else working_copy(source.stateless())
-    if shape.padding is not None:
-        worker.enable_padding(
-            direction=shape.side,
-            length=shape.max_length if shape.padding == "max_length" else None,
-            pad_to_multiple_of=shape.multiple,
-            **(pad or {}),
-        )
+    inner = source.inner
+    settled = shape.truncation is None and inner.padding is None and inner.truncation is None
+    worker = inner if settled else working_copy(inner)
     try:
         if shape.truncation is not None:
             _enable_truncation(worker, shape, options, isinstance(inputs[0], tuple))
@@ -100,29 +94,9 @@ def encode_rows(
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
-        raise _explained(error, inputs, shape, worker, source.where) from error
-
-
-def working_copy(inner: Tokenizer) -> Tokenizer:
-    """A tokenizer with the same vocabulary and steps, whose padding and truncation are off.
-
-    Vocabulary and steps are shared, not copied.
-    """
-    copy: Tokenizer = need("tokenizers").Tokenizer(inner.model)
-    # The package sets a step, but not the absence of a step.
-    for step in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
-        value = getattr(inner, step)
-        if value is not None:
-            setattr(copy, step, value)
-    added = inner.get_added_tokens_decoder()
-    copy.add_tokens([added[number] for number in sorted(added)])
-    if copy.get_added_tokens_decoder().keys() != added.keys():
-        # Numbers with gaps between them cannot be given again, only read.
-        copy = need("tokenizers").Tokenizer.from_str(inner.to_str())
-        copy.no_padding()
-        copy.no_truncation()
-    copy.encode_special_tokens = inner.encode_special_tokens
-    return copy
+        # The package refuses half of a surrogate pair as if it were not text.
+        broken = broken_text(inputs, first)
+        raise broken or _explained(error, inputs, shape, worker, source.where, first) from error
 
 
 def _enable_truncation(
@@ -144,13 +118,14 @@ def _enable_truncation(
 
 
 def _explained(
-    error: BaseException, inputs: Sequence[Any], shape: RowShape, worker: Tokenizer, where: str
+    error: BaseException,
+    inputs: Sequence[Any],
+    shape: RowShape,
+    worker: Tokenizer,
+    where: str,
+    first: int,
 ) -> Exception:
     """The error that a caller gets for one of the package."""
-    # The package refuses half of a surrogate pair as if it were not text.
-    broken = broken_text(inputs)
-    if broken is not None:
-        return broken
     if isinstance(error, TypeError):
         return TypeError(
             "a text is a str, a pair is two of them, and with is_split_into_words=True each is a "
@@ -159,17 +134,18 @@ def _explained(
     if isinstance(error, ValueError):
         return error
     if shape.truncation is not None:
+        which = _first_refused(worker, inputs, first)
         return ValueError(
-            f"{_first_refused(worker, inputs)} cannot be cut to {shape.max_length} tokens with "
+            f"{which} cannot be cut to {shape.max_length} tokens with "
             f"truncation={shape.truncation!r}: {error}; raise max_length, or choose another "
             "truncation"
         )
     return CheckpointFormatError(f"{where} cannot encode: {error}")
 
 
-def _first_refused(worker: Tokenizer, inputs: Sequence[Any]) -> str:
+def _first_refused(worker: Tokenizer, inputs: Sequence[Any], first: int) -> str:
     """The number of the first input that the package refuses, which does not name it."""
-    for row, one in enumerate(inputs):
+    for row, one in enumerate(inputs, first):
         try:
             worker.encode_batch([one])
         except BaseException:
@@ -190,8 +166,8 @@ def _check_text(name: str, value: object) -> None:
 
 
 def values_of(
-    encodings: list[Encoding], names: Sequence[str], options: CallOptions
-) -> tuple[dict[str, list[Any]], list[Encoding]]:
+    encodings: Sequence[Encoding], names: Sequence[str], options: CallOptions
+) -> tuple[dict[str, list[Any]], Sequence[Encoding]]:
     """The values of a batch by name, and the encoding of each row.
 
     Args:
@@ -202,15 +178,21 @@ def values_of(
     rows, samples = encodings, None
     if options.get("return_overflowing_tokens", False):
         rows, samples = with_windows(encodings)
-    values: dict[str, list[Any]] = {IDS: [row.ids for row in rows]}
-    if _wanted(options.get("return_token_type_ids"), TYPES in names):
-        values[TYPES] = [row.type_ids for row in rows]
-    if _wanted(options.get("return_attention_mask"), MASK in names):
-        values[MASK] = [row.attention_mask for row in rows]
-    if options.get("return_special_tokens_mask", False):
-        values["special_tokens_mask"] = [row.special_tokens_mask for row in rows]
-    if options.get("return_offsets_mapping", False):
-        values["offset_mapping"] = [row.offsets for row in rows]
+    # What the package calls each value, and whether it is asked for; None leaves it to the names.
+    known = {
+        IDS: ("ids", True),
+        TYPES: ("type_ids", options.get("return_token_type_ids")),
+        MASK: ("attention_mask", options.get("return_attention_mask")),
+        "special_tokens_mask": (
+            "special_tokens_mask",
+            options.get("return_special_tokens_mask", False),
+        ),
+        "offset_mapping": ("offsets", options.get("return_offsets_mapping", False)),
+    }
+    values: dict[str, list[Any]] = {}
+    for name, (fact, asked) in known.items():
+        if asked or (asked is None and name in names):
+            values[name] = list(map(attrgetter(fact), rows))
     if options.get("return_length", False):
         values["length"] = [len(row) for row in rows]
     if samples is not None:
@@ -229,41 +211,54 @@ def with_windows(encodings: Sequence[Encoding]) -> tuple[list[Encoding], list[in
     return rows, samples
 
 
-def _wanted(asked: bool | None, usual: bool) -> bool:
-    return usual if asked is None else asked
-
-
 Features: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Filling:
-    """What rows are filled with.
+NO_PAD_TOKEN = (
+    "padding needs a pad token, and the tokenizer has none: name one with "
+    "tokenizer.add_special_tokens({'pad_token': '[PAD]'})"
+)
 
-    Attributes:
-        pad_id: The id of padding; None if the tokenizer has none.
-        pad_type_id: The segment of padding.
-        with_mask: Whether rows get an ``attention_mask`` that they do not have.
-        mask_of_none: Whether a batch without rows gets one too.
+
+def fill_rows(
+    rows: Sequence[Encoding], width: int, words: Vocabulary, side: Side = "right"
+) -> None:
+    """Fill encodings to one width, in place; longer ones stay as they are.
+
+    Args:
+        rows: The encodings, with those of cut off parts in them.
+        width: Tokens of a row.
+        words: The vocabulary, for the token of padding.
+        side: The side that is filled.
+
+    Raises:
+        ValueError: There is no token of padding, and a row needs it.
     """
-
-    pad_id: int | None
-    pad_type_id: int
-    with_mask: bool
-    mask_of_none: bool
+    pad_id, token, type_id = words.pad_id, words.pad_token, words.pad_token_type_id
+    if pad_id is None and any(len(row) < width for row in rows):
+        raise ValueError(NO_PAD_TOKEN)
+    for row in rows:
+        row.pad(
+            width, direction=side, pad_id=pad_id or 0, pad_token=token or "", pad_type_id=type_id
+        )
 
 
 def padded(
-    features: Features, shape: RowShape, filling: Filling, tensors: TensorKind | None
+    features: Features,
+    shape: RowShape,
+    words: Vocabulary,
+    tensors: TensorKind | None,
+    mask: bool | None,
 ) -> BatchEncoding:
-    """Fill encoded rows to one width.
+    """Fill rows that were encoded before to one width.
 
     Args:
         features: A list of rows (mappings of values), or one mapping of lists of values. Values
             with other names than those of a tokenizer are passed on as they are.
         shape: How far rows are filled; ``truncation`` is not read.
-        filling: What they are filled with.
+        words: The vocabulary, for the token of padding.
         tensors: The kind of tensor that the values become; None for lists.
+        mask: Whether rows get an ``attention_mask`` that they do not have.
 
     Raises:
         ValueError: There are no ``input_ids``, or values have unequal numbers of rows, or rows
@@ -274,50 +269,34 @@ def padded(
         raise ValueError(f"pad() needs {IDS!r} for each row, got {', '.join(values) or 'nothing'}")
     if tensors is None:
         tensors = _kind_of(values[IDS])
-    values = {name: _plain(value) for name, value in values.items()}
+    values = {name: plain(value) for name, value in values.items()}
     rows = values[IDS]
-    if not rows:
-        return BatchEncoding({**values, MASK: []} if filling.mask_of_none else values)
-    if not isinstance(rows[0], list):
-        one = {name: [value] for name, value in values.items()}
-        filled = {name: value[0] for name, value in _filled(one, shape, filling).items()}
-        return BatchEncoding(filled, tensor_type=tensors)
+    single = bool(rows) and not isinstance(rows[0], list)
+    if single:
+        values = {name: [value] for name, value in values.items()}
+        rows = values[IDS]
     for name, value in values.items():
         if len(value) != len(rows):
             raise ValueError(f"{name} has {len(value)} rows and {IDS} {len(rows)}")
-    return BatchEncoding(_filled(values, shape, filling), tensor_type=tensors)
-
-
-def _filled(values: dict[str, list[Any]], shape: RowShape, filling: Filling) -> dict[str, Any]:
-    rows = values[IDS]
-    if filling.with_mask and MASK not in values:
-        values = {**values, MASK: [[1] * len(row) for row in rows]}
-    if shape.padding is None:
-        return values
-    width = max(len(row) for row in rows) if shape.padding == "longest" else shape.max_length or 0
-    if shape.multiple is not None:
-        width = -(-width // shape.multiple) * shape.multiple
-    if all(len(row) >= width for row in rows):
-        return values
-    if filling.pad_id is None:
-        raise ValueError(NO_PAD_TOKEN)
-    padding = {IDS: filling.pad_id, MASK: 0, TYPES: filling.pad_type_id, "special_tokens_mask": 1}
-    return {
-        name: _widened(value, width, padding[name], shape.side) if name in padding else value
-        for name, value in values.items()
-    }
-
-
-NO_PAD_TOKEN = (
-    "padding needs a pad token, and the tokenizer has none: name one with "
-    "tokenizer.add_special_tokens({'pad_token': '[PAD]'})"
-)
-
-
-def _widened(rows: list[list[int]], width: int, padding: int, side: str) -> list[list[int]]:
-    if side == "left":
-        return [[padding] * (width - len(row)) + row for row in rows]
-    return [row + [padding] * (width - len(row)) for row in rows]
+    # As in transformers, a batch without rows gets a mask only if it is asked for.
+    if MASK not in values and (mask or (mask is None and rows and MASK in words.model_input_names)):
+        values[MASK] = [[1] * len(row) for row in rows]
+    width = shape.width([len(row) for row in rows])
+    if any(len(row) < width for row in rows):
+        fill = {
+            IDS: words.pad_id or 0,
+            MASK: 0,
+            TYPES: words.pad_token_type_id,
+            "special_tokens_mask": 1,
+        }
+        for name in fill.keys() & values.keys():
+            missing = [[fill[name]] * (width - len(row)) for row in rows]
+            pairs = zip(values[name], missing, strict=True)
+            left = shape.side == "left"
+            values[name] = [more + row if left else row + more for row, more in pairs]
+    if single:
+        values = {name: value[0] for name, value in values.items()}
+    return BatchEncoding(values, tensor_type=tensors if rows else None)
 
 
 def _by_name(features: Features) -> dict[str, Any]:
@@ -339,14 +318,3 @@ def _kind_of(rows: Any) -> TensorKind | None:
     if isinstance(first, torch.Tensor):
         return "pt"
     return "np" if isinstance(first, (np.ndarray, np.generic)) else None
-
-
-def _plain(value: Any) -> Any:
-    """Tensors and arrays as lists, at any depth of lists."""
-    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
-        return value.tolist()
-    if isinstance(value, (list, tuple)):
-        if value and isinstance(value[0], (torch.Tensor, np.ndarray, np.generic, list, tuple)):
-            return [_plain(entry) for entry in value]
-        return list(value)
-    return value

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.families import FAMILIES
 from flodl.hf.families.bert import WORD_PIECES
-from flodl.hf.families.family import IDS, MASK, Family, Words
+from flodl.hf.families.family import IDS, Family, Words
 from flodl.hf.text.call_options import NO_LIMIT, SIDES, Side
 from flodl.hf.text.files import SETTINGS, TokenizerFiles, as_json, flag
 
@@ -25,11 +24,8 @@ WORDS: Final[Mapping[str, Family[Any]]] = {
 }
 """The family of each kind of vocabulary, by the first of its files."""
 
-_UNTYPED: Final = (IDS, MASK)
-# The classes whose models read segments. All others get none unless asked.
-_CLASSES: Final = {
-    family.tokenizer_class: family.inputs for family in FAMILIES.values() if family.tokenizer_class
-}
+_A_SIDE: Final = (SIDES.__contains__, "be 'right' or 'left'")
+_A_NUMBER: Final = (lambda value: type(value) is int, "be a number")
 
 
 def words_of(files: TokenizerFiles) -> Words:
@@ -48,16 +44,14 @@ class Conventions:
         truncation_side: The side that is cut off.
         pad_token_type_id: The segment of padding.
         clean_up: Whether decoding removes the spaces before punctuation.
-        framed_by_cls: Whether the first token also begins and the last token also ends a text.
     """
 
-    model_input_names: tuple[str, ...] = _UNTYPED
+    model_input_names: tuple[str, ...]
     model_max_length: int = NO_LIMIT
     padding_side: Side = "right"
     truncation_side: Side = "right"
     pad_token_type_id: int = 0
     clean_up: bool = False
-    framed_by_cls: bool = False
 
 
 def conventions(
@@ -74,66 +68,39 @@ def conventions(
         CheckpointFormatError: A setting has a value of the wrong kind.
     """
     if files is None:
-        return Conventions(
-            _names_of(_class_in(FAMILIES, model_type)), limit if limit is not None else NO_LIMIT
-        )
-    told = files.mapping(SETTINGS)
-    where = files.where(SETTINGS)
-    names = told.get("model_input_names")
-    if names is not None and not _is_names(names):
-        raise CheckpointFormatError(f"{where}: model_input_names must list names, not {names!r}")
+        return Conventions(_inputs_of(None, model_type), NO_LIMIT if limit is None else limit)
+    names = files.setting("model_input_names", _is_names, "list names")
     lengths = (files.model_max_length(), limit)
     return Conventions(
-        model_input_names=tuple(names) if names else _names_of(_class_of(files, model_type)),
+        model_input_names=tuple(names) if names else _inputs_of(files, model_type),
         model_max_length=min((one for one in lengths if one is not None), default=NO_LIMIT),
-        padding_side=_side(files, "padding_side"),
-        truncation_side=_side(files, "truncation_side"),
-        pad_token_type_id=_type_id(told.get("pad_token_type_id"), where),
-        clean_up=bool(told.get("clean_up_tokenization_spaces", False)),
-        framed_by_cls=not files.is_whole and words_of(files).framed_by_cls,
+        padding_side=files.setting("padding_side", *_A_SIDE) or "right",
+        truncation_side=files.setting("truncation_side", *_A_SIDE) or "right",
+        pad_token_type_id=files.setting("pad_token_type_id", *_A_NUMBER) or 0,
+        clean_up=bool(files.mapping(SETTINGS).get("clean_up_tokenization_spaces", False)),
     )
 
 
-def _class_of(files: TokenizerFiles, model_type: str | None) -> str | None:
-    named = files.mapping(SETTINGS).get("tokenizer_class")
+def _inputs_of(files: TokenizerFiles | None, model_type: str | None) -> tuple[str, ...]:
+    """What a call returns if no setting says so: as the tokenizer's class, its model or its files.
+
+    Without segments, unless the models of the family read them.
+    """
+    named = None if files is None else files.mapping(SETTINGS).get("tokenizer_class")
     if isinstance(named, str):
-        return named.removesuffix("Fast")
-    if model_type is not None:
-        return _class_in(FAMILIES, model_type)
-    return _class_in(WORDS, files.source[0])
-
-
-def _class_in(families: Mapping[str, Family[Any]], name: str | None) -> str | None:
-    family = families.get(name or "")
-    return None if family is None else family.tokenizer_class
-
-
-def _names_of(class_name: str | None) -> tuple[str, ...]:
-    return _CLASSES.get(class_name or "", _UNTYPED)
+        known = (
+            one for one in FAMILIES.values() if one.tokenizer_class == named.removesuffix("Fast")
+        )
+        family = next(known, None)
+    elif model_type is not None:
+        family = FAMILIES.get(model_type)
+    else:
+        family = None if files is None else WORDS.get(files.source[0])
+    return Family.inputs if family is None else family.inputs
 
 
 def _is_names(value: object) -> bool:
     return isinstance(value, list) and IDS in value and all(isinstance(one, str) for one in value)
-
-
-def _side(files: TokenizerFiles, name: str) -> Side:
-    value = files.mapping(SETTINGS).get(name)
-    if value is None:
-        return "right"
-    if value not in SIDES:
-        raise CheckpointFormatError(
-            f"{files.where(SETTINGS)}: {name} must be 'right' or 'left', not {value!r}"
-        )
-    side: Side = value
-    return side
-
-
-def _type_id(value: object, where: str) -> int:
-    if value is None:
-        return 0
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise CheckpointFormatError(f"{where}: pad_token_type_id must be a number, not {value!r}")
-    return value
 
 
 ARGUMENTS: Final = (
@@ -157,20 +124,13 @@ def settle(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
     """
     if _is_plain(files):
         return
-    tk = need("tokenizers")
     steps = tokenizer.normalizer
     if _is(steps, "BertNormalizer"):
-        told = {
-            "lowercase": flag(files, "do_lower_case", steps.lowercase),
-            "strip_accents": flag(files, "strip_accents", steps.strip_accents),
-            "handle_chinese_chars": flag(
-                files, "tokenize_chinese_chars", steps.handle_chinese_chars
-            ),
-        }
-        if any(getattr(steps, name) != value for name, value in told.items()):
-            tokenizer.normalizer = tk.normalizers.BertNormalizer(
-                clean_text=steps.clean_text, **told
-            )
+        steps.lowercase = flag(files, "do_lower_case", steps.lowercase)
+        steps.strip_accents = flag(files, "strip_accents", steps.strip_accents)
+        chinese = flag(files, "tokenize_chinese_chars", steps.handle_chinese_chars)
+        steps.handle_chinese_chars = chinese
+        tokenizer.normalizer = steps
     splits = tokenizer.pre_tokenizer
     if _is(splits, "ByteLevel"):
         spaced = bool(flag(files, "add_prefix_space", splits.add_prefix_space))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from flodl.hf.errors import CheckpointFormatError, TokenizerMissingError
-from flodl.hf.source import Checkpoint, Directory
+from flodl.hf.source import Checkpoint, Directory, json_object
 
 TOKENIZER: Final = "tokenizer.json"
 SETTINGS: Final = "tokenizer_config.json"
@@ -103,15 +103,7 @@ class TokenizerFiles:
 
     def read_mapping(self, name: str) -> dict[str, Any]:
         """A JSON object that may be large, read in every call; see :meth:`mapping`."""
-        try:
-            value = json.loads(self.text(name))
-        except (ValueError, RecursionError) as error:
-            raise CheckpointFormatError(f"{self.where(name)} is not JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise CheckpointFormatError(
-                f"{self.where(name)} must hold a JSON object, not {type(value).__name__}"
-            )
-        return value
+        return json_object(self.text(name), self.where(name))
 
     def special_tokens(self) -> dict[str, SpecialToken]:
         """The special tokens that the side files name, by role (``pad``, ``mask``, …).
@@ -131,10 +123,23 @@ class TokenizerFiles:
                         found[role] = token
         return found
 
-    @property
-    def names_length(self) -> bool:
-        """Whether the tokenizer's settings give a length to truncate to, or say there is none."""
-        return self.mapping(SETTINGS).get("model_max_length") is not None
+    def setting(self, name: str, fits: Callable[[Any], bool], must: str) -> Any:
+        """A value of ``tokenizer_config.json``; None if it is null or not given.
+
+        Args:
+            name: Its name.
+            fits: Whether a value has the right kind.
+            must: What a value must do, for the message: ``"be a number"``.
+
+        Raises:
+            CheckpointFormatError: The value is of another kind.
+        """
+        value = self.mapping(SETTINGS).get(name)
+        if value is not None and not fits(value):
+            raise CheckpointFormatError(
+                f"{self.where(SETTINGS)}: {name} must {must}, not {value!r}"
+            )
+        return value
 
     def model_max_length(self) -> int | None:
         """The length that the tokenizer's settings truncate to; None if they give none.
@@ -142,14 +147,12 @@ class TokenizerFiles:
         Raises:
             CheckpointFormatError: It is not a positive number.
         """
-        value = self.mapping(SETTINGS).get("model_max_length")
-        if value is None:
-            return None
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 1:
-            raise CheckpointFormatError(
-                f"{self.where(SETTINGS)}: model_max_length must be a positive number, not {value!r}"
-            )
-        return int(value) if value < _NO_LIMIT else None
+        value = self.setting("model_max_length", _is_positive, "be a positive number")
+        return None if value is None or value >= _NO_LIMIT else int(value)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1
 
 
 def special_token(value: object, where: str) -> SpecialToken:
@@ -175,14 +178,10 @@ def flag(files: TokenizerFiles, name: str, default: bool | None) -> bool | None:
     Raises:
         CheckpointFormatError: The value is neither true, false nor null.
     """
-    value = files.mapping(SETTINGS).get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise CheckpointFormatError(
-            f"{files.where(SETTINGS)}: {name} must be true or false, not {value!r}"
-        )
-    return value
+    value: bool | None = files.setting(
+        name, lambda given: isinstance(given, bool), "be true or false"
+    )
+    return default if value is None else value
 
 
 def as_json(value: Mapping[str, Any]) -> bytes:

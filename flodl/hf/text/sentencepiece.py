@@ -95,17 +95,23 @@ def read_sentencepiece(data: bytes, where: str) -> SentencePieceModel:
 
 
 def _piece(data: bytes, index: int) -> tuple[str, float, PieceKind]:
-    text, score, number = _written_usually(data) or _written_somehow(data)
-    kind = _KINDS.get(number)
-    if kind is None:
-        raise BrokenMessageError(f"piece {index} is of the unknown kind {number}")
+    usual = _written_usually(data)
+    if usual is not None:
+        text, score, kind = *usual, PieceKind.NORMAL
+    else:
+        parts = dict(fields(data))
+        text, score = _bytes(parts.get(1, b"")), _float(parts.get(2, bytes(_FLOAT.size)))
+        number = _number(parts.get(3, PieceKind.NORMAL))
+        if number not in _KINDS:
+            raise BrokenMessageError(f"piece {index} is of the unknown kind {number}")
+        kind = _KINDS[number]
     try:
         return text.decode(), score, kind
     except UnicodeDecodeError:
         raise BrokenMessageError(f"piece {index} is not UTF-8") from None
 
 
-def _written_usually(data: bytes) -> tuple[bytes, float, int] | None:
+def _written_usually(data: bytes) -> tuple[bytes, float] | None:
     """Read a short piece, its score and no kind, in this order: the form of nearly all pieces.
 
     A file has hundreds of thousands of them. Returns None for any other form.
@@ -113,19 +119,7 @@ def _written_usually(data: bytes) -> tuple[bytes, float, int] | None:
     size = data[1] if len(data) > 1 else 0
     if len(data) != size + 7 or size > 0x7F or data[0] != 0x0A or data[size + 2] != 0x15:
         return None
-    return data[2 : size + 2], _FLOAT.unpack_from(data, size + 3)[0], PieceKind.NORMAL
-
-
-def _written_somehow(data: bytes) -> tuple[bytes, float, int]:
-    text, score, kind = b"", 0.0, int(PieceKind.NORMAL)
-    for number, value in fields(data):
-        if number == 1:
-            text = _bytes(value)
-        elif number == 2:
-            score = _float(value)
-        elif number == 3:
-            kind = _number(value)
-    return text, score, kind
+    return data[2 : size + 2], _FLOAT.unpack_from(data, size + 3)[0]
 
 
 def _check(pieces: list[tuple[str, float]], kinds: list[PieceKind], unk_id: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, overload
 
 import numpy as np
 import torch
@@ -26,9 +26,6 @@ _CLEANED = (
 
 NewTokens: TypeAlias = "str | AddedToken | Sequence[str | AddedToken]"
 
-_FRAME = {"bos": "cls", "eos": "sep"}
-"""Roles whose tokens are those of another role, in families whose texts these tokens frame."""
-
 _MORE = ("additional_special_tokens", "extra_special_tokens")
 SPECIAL_NAMES = (*(f"{role}_token" for role in ROLES), *_MORE)
 """The names by which special tokens are given."""
@@ -48,51 +45,39 @@ _ELSEWHERE: Mapping[str, str] = {
 """Names of ``transformers`` that have another name here -> what to write instead."""
 
 
-class _SpecialToken:
-    """A special token of a tokenizer, or None; set it to name another one.
+_Value = TypeVar("_Value", str, int)
+
+
+class _Special(Generic[_Value]):
+    """A special token of a tokenizer, or its id, or None; set it to name another one.
 
     Args:
+        kind: ``str`` for the token, ``int`` for its id.
         text: What it is.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, kind: type[_Value], text: str) -> None:
+        self.kind: type[Any] = kind
         self.__doc__ = text
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name.removesuffix("_id")
-        self.role = self.name.removesuffix("_token")
+        self.token = name.removesuffix("_id")
+        self.role = self.token.removesuffix("_token")
 
     @overload
     def __get__(self, words: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, words: Vocabulary, owner: type) -> str | None: ...
-    def __get__(self, words: Vocabulary | None, owner: type) -> Self | str | None:
-        return self if words is None else words._token_of(self.role)
-
-    def __set__(self, words: Vocabulary, token: str) -> None:
-        words.add_special_tokens({self.name: token})
-
-
-class _SpecialId(_SpecialToken):
-    """The id of a special token, or None; set it to name another one."""
-
-    @overload  # type: ignore[override]  # an id for each token
-    def __get__(self, words: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, words: Vocabulary, owner: type) -> int | None: ...
-    def __get__(self, words: Vocabulary | None, owner: type) -> Self | int | None:
+    def __get__(self, words: Vocabulary, owner: type) -> _Value | None: ...
+    def __get__(self, words: Vocabulary | None, owner: type) -> Any:
         if words is None:
             return self
-        if self.role == "pad":
-            return words.pad_id
-        token = words._token_of(self.role)
-        return None if token is None else words.inner.token_to_id(token)
+        return words._id_of(self.role) if self.kind is int else words._token_of(self.role)
 
-    def __set__(self, words: Vocabulary, number: int) -> None:  # type: ignore[override]
-        token = words.inner.id_to_token(number)
+    def __set__(self, words: Vocabulary, value: _Value) -> None:
+        token = words.inner.id_to_token(value) if isinstance(value, int) else value
         if token is None:
-            raise ValueError(f"{number} is not the id of a token: name one by {self.name} = ...")
-        words.add_special_tokens({self.name: token})
+            raise ValueError(f"{value} is not the id of a token: name one by {self.token} = ...")
+        words.add_special_tokens({self.token: token})
 
 
 class Vocabulary:
@@ -112,6 +97,11 @@ class Vocabulary:
         self._model_pad_id = model_pad_id
 
     @property
+    def model_input_names(self) -> tuple[str, ...]:
+        """The values that a call returns; segments only if the models of the family read them."""
+        return self._known.model_input_names
+
+    @property
     def inner(self) -> Tokenizer:
         """The tokenizer of the ``tokenizers`` package; leave its padding and truncation off."""
         return self.source.inner
@@ -119,7 +109,7 @@ class Vocabulary:
     @property
     def backend_tokenizer(self) -> Tokenizer:
         """The same as :attr:`inner`, by the name that transformers has for it."""
-        return self.source.inner
+        return self.inner
 
     @property
     def files(self) -> TokenizerFiles | None:
@@ -139,31 +129,29 @@ class Vocabulary:
     @property
     def pad_id(self) -> int | None:
         """The id of padding; None if neither the files nor the model name one."""
-        named = self.source.pad_id
-        if named is None:
-            named = self._model_pad_id
-        return self.source.usual_pad_id if named is None else named
+        found = (self.source.pad_id, self._model_pad_id, self.source.usual_pad_id)
+        return next((number for number in found if number is not None), None)
 
-    pad_token_id = _SpecialId("The id of padding.")
+    pad_token_id = _Special(int, "The id of padding.")
 
     @property
     def pad_token_type_id(self) -> int:
         """The segment of padding."""
         return self._known.pad_token_type_id
 
-    pad_token = _SpecialToken("The token of padding.")
-    mask_token = _SpecialToken("The token that marks a gap, ``[MASK]`` or ``<mask>``.")
-    mask_token_id = _SpecialId("The id of the mask token.")
-    cls_token = _SpecialToken("The first token of every row.")
-    cls_token_id = _SpecialId("The id of the first token.")
-    sep_token = _SpecialToken("The token at the end of every text.")
-    sep_token_id = _SpecialId("The id of the token at the end of every text.")
-    unk_token = _SpecialToken("The token for words that the vocabulary lacks.")
-    unk_token_id = _SpecialId("The id of the token for unknown words.")
-    bos_token = _SpecialToken("The token that begins a text; in some families the first token.")
-    bos_token_id = _SpecialId("The id of the token that begins a text.")
-    eos_token = _SpecialToken("The token that ends a text; in some families that of every text.")
-    eos_token_id = _SpecialId("The id of the token that ends a text.")
+    pad_token = _Special(str, "The token of padding.")
+    mask_token = _Special(str, "The token that marks a gap, ``[MASK]`` or ``<mask>``.")
+    mask_token_id = _Special(int, "The id of the mask token.")
+    cls_token = _Special(str, "The first token of every row.")
+    cls_token_id = _Special(int, "The id of the first token.")
+    sep_token = _Special(str, "The token at the end of every text.")
+    sep_token_id = _Special(int, "The id of the token at the end of every text.")
+    unk_token = _Special(str, "The token for words that the vocabulary lacks.")
+    unk_token_id = _Special(int, "The id of the token for unknown words.")
+    bos_token = _Special(str, "The token that begins a text; in some families the first token.")
+    bos_token_id = _Special(int, "The id of the token that begins a text.")
+    eos_token = _Special(str, "The token that ends a text; in some families that of every text.")
+    eos_token_id = _Special(int, "The id of the token that ends a text.")
 
     @property
     def special_tokens_map(self) -> dict[str, str]:
@@ -260,11 +248,11 @@ class Vocabulary:
         self, ids: int | Sequence[int], skip_special_tokens: bool = False
     ) -> Any:
         """The token of an id, or of each id; None for an id that is not there."""
-        plain = plain_ids(ids)
-        if isinstance(plain, int):
-            return self.inner.id_to_token(plain)
+        numbers = plain(ids)
+        if isinstance(numbers, int):
+            return self.inner.id_to_token(numbers)
         left_out = set(self.all_special_ids) if skip_special_tokens else set()
-        return [self.inner.id_to_token(number) for number in plain if number not in left_out]
+        return [self.inner.id_to_token(number) for number in numbers if number not in left_out]
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         """The text that tokens stand for."""
@@ -273,28 +261,32 @@ class Vocabulary:
 
     def decode(
         self,
-        token_ids: Ids,
+        token_ids: Ids | Mapping[str, Ids],
         skip_special_tokens: bool = False,
         clean_up_tokenization_spaces: bool | None = None,
     ) -> Any:
         """The text of a row of ids; for a batch, a list of texts.
 
         Args:
-            token_ids: An id, a row or a batch: lists, tensors or arrays.
+            token_ids: An id, a row or a batch: lists, tensors or arrays; or a mapping with these
+                as ``input_ids``.
             skip_special_tokens: Leave special tokens out.
             clean_up_tokenization_spaces: Remove the spaces before punctuation. None: as the
                 tokenizer's files say, else False. It has no effect on byte pairs (BPE).
         """
-        ids = plain_ids(token_ids)
-        clean = self._known.clean_up
-        if clean_up_tokenization_spaces is not None:
-            clean = clean_up_tokenization_spaces
-        rows: list[Any] = [ids] if isinstance(ids, int) else ids
-        batched = bool(rows) and isinstance(rows[0], list)
-        texts = [
-            decoded(self.inner, row, skip_special=skip_special_tokens, clean_up=clean)
-            for row in (rows if batched else [rows])
-        ]
+        ids = plain(token_ids["input_ids"] if isinstance(token_ids, Mapping) else token_ids)
+        row: list[Any] = [ids] if isinstance(ids, int) else ids
+        batched = bool(row) and isinstance(row[0], list)
+        texts: list[str] = self.inner.decode_batch(
+            row if batched else [row], skip_special_tokens=skip_special_tokens
+        )
+        clean = clean_up_tokenization_spaces
+        if clean is None:
+            clean = self._known.clean_up
+        # Byte pairs keep all spaces, because they know those of the text.
+        if clean and type(self.inner.model).__name__ != "BPE":
+            for found, instead in _CLEANED:
+                texts = [text.replace(found, instead) for text in texts]
         return texts if batched else texts[0]
 
     def batch_decode(
@@ -346,44 +338,25 @@ class Vocabulary:
         told = _ELSEWHERE.get(name, "backend_tokenizer is the tokenizer of the package tokenizers")
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}: {told}")
 
+    def _id_of(self, role: str) -> int | None:
+        """The id of the token with a role; None if there is none."""
+        if role == "pad":
+            return self.pad_id
+        token = self._token_of(role)
+        return None if token is None else self.inner.token_to_id(token)
+
     def _token_of(self, role: str) -> str | None:
         """The token with a role, such as ``cls``; None if there is none."""
         if role == "pad":
             return None if self.pad_id is None else self.inner.id_to_token(self.pad_id)
-        frame = _FRAME.get(role) if self._known.framed_by_cls else None
-        if frame is not None:
-            return self.source.named(role) or self.source.special(frame)
         return self.source.special(role)
 
 
-def plain_ids(ids: Any) -> Any:
-    """Ids as an int, a list, or a list of lists.
-
-    Args:
-        ids: These, tensors or arrays of them, or a mapping with ``input_ids``.
-    """
-    if isinstance(ids, Mapping):
-        ids = ids["input_ids"]
-    if isinstance(ids, (torch.Tensor, np.ndarray, np.generic)):
-        return ids.tolist()
-    if isinstance(ids, (list, tuple)):
-        plain = all(type(entry) is int for entry in ids)
-        return list(ids) if plain else [plain_ids(entry) for entry in ids]
-    return ids
-
-
-def decoded(inner: Tokenizer, ids: list[int], *, skip_special: bool, clean_up: bool) -> str:
-    """The text of one row.
-
-    Args:
-        inner: The tokenizer.
-        ids: The row.
-        skip_special: Leave special tokens out.
-        clean_up: Remove the spaces before punctuation. Byte pairs (BPE) keep them, because they
-            know the spaces of the text.
-    """
-    text = inner.decode(ids, skip_special_tokens=skip_special)
-    if clean_up and type(inner.model).__name__ != "BPE":
-        for found, instead in _CLEANED:
-            text = text.replace(found, instead)
-    return text
+def plain(value: Any) -> Any:
+    """Tensors and arrays as numbers and lists, at any depth of lists."""
+    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        flat = all(type(entry) is int for entry in value)
+        return list(value) if flat else [plain(entry) for entry in value]
+    return value

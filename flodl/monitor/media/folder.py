@@ -7,11 +7,12 @@ import json
 import os
 import re
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, cast, final, get_args
 
 from fdl.base.files import replace_text, replacing
-from flodl.monitor.media.records import Image, MediaRecord, Text
+from flodl.monitor.media.records import Content, Image, MediaKind, MediaRecord, Text
 from flodl.monitor.media.store import KEPT, MOST_BYTES, MediaStore
 from flodl.monitor.records import Finish
 from flodl.monitor.sinks import Sink
@@ -34,8 +35,8 @@ class MediaFolderSink(Sink):
     ``index.json``                            what there is: kind, name, and steps with their files
     ========================================  ==================================================
 
-    The folder is made with the first record. An existing index is continued: a run that was started
-    again in its folder loses nothing.
+    The folder is made with the first record. An existing index is continued: the records of a run
+    that was started again in its folder are kept like new ones.
 
     Args:
         folder: Folder of the media of this run only.
@@ -50,7 +51,7 @@ class MediaFolderSink(Sink):
     ) -> None:
         self._folder = Path(folder)
         self._store = MediaStore(kept, most_bytes)
-        self._earlier: dict[tuple[str, str], list[dict[str, Any]]] | None = None
+        self._continued = False
         self._changed: set[tuple[str, str]] = set()
         self._fresh: dict[Path, MediaRecord] = {}
         self._gone: set[Path] = set()
@@ -60,14 +61,12 @@ class MediaFolderSink(Sink):
 
     def media(self, record: MediaRecord) -> None:
         """Keep a record for the next flush."""
-        if self._earlier is None:
-            self._earlier = _read_index(self._folder)
+        if not self._continued:
+            self._continued = True
+            for earlier in _earlier_records(self._folder):
+                self._keep(earlier)
         self._changed.add(record.key)
-        self._replace_earlier(record)
-        for gone in self._store.add(record):
-            self._changed.add(gone.key)
-            if (path := self._file(gone)) is not None and self._fresh.pop(path, None) is None:
-                self._gone.add(path)
+        self._keep(record)
         if (path := self._file(record)) is not None:
             self._fresh[path] = record
             self._gone.discard(path)
@@ -96,57 +95,43 @@ class MediaFolderSink(Sink):
         """Write the rest."""
         self.flush()
 
-    def _replace_earlier(self, record: MediaRecord) -> None:
-        """Forget what an interrupted run recorded from this step on."""
-        earlier = (self._earlier or {}).get(record.key, [])
-        left = [one for one in earlier if one["step"] < record.step]
-        if len(left) < len(earlier) and self._earlier is not None:
-            # The index may come from elsewhere, so the names in it are not believed.
-            paths = {self._place(*record.key, one["step"]) for one in earlier if one not in left}
-            self._gone |= {path for path in paths if path is not None}
-            self._earlier[record.key] = left
+    def _keep(self, record: MediaRecord) -> None:
+        """Keep a record, and forget those that are no longer kept."""
+        for gone in self._store.add(record):
+            self._changed.add(gone.key)
+            if (path := self._file(gone)) is not None and self._fresh.pop(path, None) is None:
+                self._gone.add(path)
 
     def _write_histograms(self, name: str) -> None:
-        earlier = [json.dumps(one) for one in (self._earlier or {}).get(("histogram", name), [])]
-        fresh = [record.json for record in self._store.of("histogram", name)]
         path = self._folder / _histograms(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, "[" + ",\n".join([*earlier, *fresh]) + "]\n")
+        records = ",\n".join(record.json for record in self._store.of("histogram", name))
+        replace_text(path, f"[{records}]\n")
 
     def _index(self) -> dict[str, Any]:
-        keys = dict.fromkeys([*(self._earlier or {}), *self._store.names()])
-        return {"version": 1, "media": [self._entry(kind, name) for kind, name in keys]}
+        return {"version": 1, "media": [self._entry(*key) for key in self._store.names()]}
 
     def _entry(self, kind: str, name: str) -> dict[str, Any]:
         entry: dict[str, Any] = {"kind": kind, "name": name}
         if kind == "histogram":
             entry["file"] = _histograms(name)
-        entry["records"] = [
-            {key: one[key] for key in ("step", "epoch", "file", *_FACTS) if key in one}
-            for one in (self._earlier or {}).get((kind, name), [])
-        ]
+        entry["records"] = records = []
         for record in self._store.of(kind, name):
             epoch = None if record.epoch is None else record.epoch + 1
             one: dict[str, Any] = {"step": record.step, "epoch": epoch}
             if (path := self._file(record)) is not None:
                 one["file"] = path.relative_to(self._folder).as_posix()
-            # What the file itself does not say.
-            if isinstance(record.content, Image):
-                one |= record.content.facts()
-            elif isinstance(record.content, Text) and record.content.left_out:
-                one["left_out"] = record.content.left_out
-            entry["records"].append(one)
+                one |= _not_in_file(record)
+            records.append(one)
         return entry
 
     def _file(self, record: MediaRecord) -> Path | None:
         """Path of a record with a file of its own."""
-        return self._place(record.kind, record.name, record.step)
-
-    def _place(self, kind: str, name: str, step: int) -> Path | None:
-        if kind == "histogram":
+        if record.kind == "histogram":
             return None
-        suffix = {"image": "png", "text": "txt"}.get(kind, "json")
-        return self._folder / kind / path_of(name) / f"step-{int(step)}.{suffix}"
+        suffix = {"image": "png", "text": "txt"}.get(record.kind, "json")
+        # The name and the step may come from an index that somebody else wrote.
+        return self._folder / record.kind / path_of(record.name) / f"step-{record.step}.{suffix}"
 
 
 def path_of(name: str) -> str:
@@ -174,17 +159,41 @@ def _content(record: MediaRecord) -> bytes:
     return record.json.encode() + b"\n"
 
 
-def _read_index(folder: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Return what an earlier process recorded; for histograms with their values."""
+def _not_in_file(record: MediaRecord) -> dict[str, Any]:
+    """What only the index says of a record with a file of its own."""
+    content: object = record.content
+    if isinstance(content, _Earlier):
+        return {name: content.form[name] for name in _FACTS if name in content.form}
+    if isinstance(content, Text) and content.left_out:
+        return {"left_out": content.left_out}
+    return content.facts() if isinstance(content, Image) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """What an earlier process recorded: the histogram, or what the index said of a file."""
+
+    form: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        return self.form
+
+
+def _earlier_records(folder: Path) -> list[MediaRecord]:
+    """What an earlier process recorded; nothing without an index, or with a damaged one."""
+    found = []
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        found = {}
         for entry in index["media"]:
-            records = list(entry["records"])
-            if "file" in entry:
-                file = folder / _histograms(entry["name"])
-                records = json.loads(file.read_text(encoding="utf-8"))
-            found[entry["kind"], entry["name"]] = records
-        return found
+            kind, name, forms = entry["kind"], str(entry["name"]), entry["records"]
+            if kind not in get_args(MediaKind):
+                return []
+            if kind == "histogram":
+                forms = json.loads((folder / _histograms(name)).read_text(encoding="utf-8"))
+            for form in forms:
+                epoch = None if form["epoch"] is None else int(form["epoch"]) - 1
+                content = cast("Content", _Earlier(form))
+                found.append(MediaRecord(name, kind, int(form["step"]), epoch, content))
     except (OSError, ValueError, KeyError, TypeError):
-        return {}  # no index, or a damaged one, which the next flush replaces
+        return []  # the next flush replaces it
+    return found

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final
 
+from fdl.base.units import in_json
 from flodl.monitor.records import finite, to_json
 
 MediaKind = Literal["image", "histogram", "text", "table", "confusion_matrix", "roc", "pr"]
@@ -86,13 +87,12 @@ class Histogram:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON form."""
-        mean, deviation = self.mean, self.deviation
         return {
             "low": self.low,
             "high": self.high,
             "counts": list(self.counts),
-            "mean": None if mean is None else finite(mean),
-            "std": None if deviation is None else finite(deviation),
+            "mean": finite(self.mean),
+            "std": finite(self.deviation),
             "nan": self.nan,
             "posinf": self.positive_infinite,
             "neginf": self.negative_infinite,
@@ -127,7 +127,10 @@ class Table:
         """Return the JSON form; a number that is not finite is its name."""
         return {
             "columns": list(self.columns),
-            "rows": [[_plain(cell) for cell in row] for row in self.rows],
+            "rows": [
+                [in_json(cell) if isinstance(cell, float) else cell for cell in row]
+                for row in self.rows
+            ],
             "left_out": self.left_out,
         }
 
@@ -245,7 +248,3 @@ class MediaRecord:
         if len(curves) > 1 and defined:
             found[f"{name}/mean"] = sum(defined) / len(defined)
         return found
-
-
-def _plain(cell: Cell) -> Cell:
-    return str(cell) if isinstance(cell, float) and finite(cell) is None else cell

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import final
 
 from flodl.monitor.media.records import MediaRecord
@@ -101,18 +101,10 @@ class _Ring:
         gone = []
         while len(self._numbered) > most:
             self._stride *= 2
-            newest = self._numbered[-1]
-            left = [one for one in self._numbered if one[0] % self._stride == 0 or one is newest]
-            gone += _without(self._numbered, left)
-            self._numbered = left
+            *older, newest = self._numbered
+            gone += [record for number, record in older if number % self._stride]
+            self._numbered = [one for one in older if not one[0] % self._stride] + [newest]
         return gone
-
-
-def _without(
-    all_of_them: Iterable[tuple[int, MediaRecord]], left: list[tuple[int, MediaRecord]]
-) -> list[MediaRecord]:
-    kept = {number for number, _ in left}
-    return [record for number, record in all_of_them if number not in kept]
 
 
 BUDGET = 8 * 2**20

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flodl.monitor.media.captured import is_tensor
 from flodl.monitor.media.records import Cell, Table, Text
 
 MOST_ROWS = 1000
@@ -70,25 +69,17 @@ def _by_column(
     names = list(content) if columns is None else columns
     if missing := [name for name in names if name not in content]:
         raise ValueError(f"the table has no column {missing[0]!r}; it has {list(content)}")
-    lists = [_values(content[name]) for name in names]
+    held = [content[name] for name in names]
+    lists = [list(one.tolist() if hasattr(one, "tolist") else one) for one in held]
     lengths = {str(name): len(values) for name, values in zip(names, lists, strict=True)}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"the columns of the table have different lengths: {lengths}")
     return names, [list(row) for row in zip(*lists, strict=True)]
 
 
-def _values(column: Any) -> Sequence[Any]:
-    if hasattr(column, "tolist"):
-        return list(column.tolist())
-    return list(column)
-
-
 def _cell(value: Any) -> Cell:
-    if is_tensor(value) or hasattr(value, "dtype"):
-        if getattr(value, "ndim", 1) == 0:
-            value = value.item()
-        else:
-            value = value.tolist() if hasattr(value, "tolist") else value
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # of torch or NumPy
+        value = value.tolist()
     if value is None or isinstance(value, (bool, int, float)):
         return value
     text = str(value)

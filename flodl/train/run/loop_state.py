@@ -7,12 +7,12 @@ complete epochs, and the position in the current one.
 from __future__ import annotations
 
 import json
-import math
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
+from fdl.base.units import in_json
 from flodl.errors import CheckpointError
 from flodl.monitor import EpochMetrics, EpochRecord, RankMetrics
 
@@ -151,23 +151,13 @@ def _text(form: object) -> str:
     return json.dumps(form, separators=(",", ":"), allow_nan=False)
 
 
-def _number(value: float) -> float | str:
-    """Convert nan and infinities, which JSON lacks, to names that ``float`` reads."""
-    return value if math.isfinite(value) else str(value)
-
-
 def _metrics_as_json(metrics: EpochMetrics) -> dict[str, Any]:
     form = asdict(metrics)
-    form["avg_loss"] = _number(metrics.avg_loss)
-    form["lr"] = None if metrics.lr is None else _number(metrics.lr)
-    form["scalars"] = {name: _number(value) for name, value in metrics.scalars.items()}
-    form["per_rank"] = [_rank_as_json(rank) for rank in metrics.per_rank]
+    form["avg_loss"] = in_json(metrics.avg_loss)
+    form["lr"] = None if metrics.lr is None else in_json(metrics.lr)
+    form["scalars"] = {name: in_json(value) for name, value in metrics.scalars.items()}
+    form["per_rank"] = [rank.as_json() for rank in metrics.per_rank]
     return form
-
-
-def _rank_as_json(rank: RankMetrics) -> dict[str, Any]:
-    scalars = {name: _number(value) for name, value in rank.scalars.items()}
-    return rank.as_json() | {"loss": _number(rank.loss), "scalars": scalars}
 
 
 def _metrics_from_json(form: Mapping[str, Any]) -> EpochMetrics:

@@ -104,6 +104,34 @@ def test_only_runs_that_changed_are_told_again(tmp_path, cache):
     assert rows(catalog, after.version)[NAME]["tags"] == ["kept"]
 
 
+def test_many_runs_are_listed_by_their_records_before_their_files_are_read(
+    tmp_path, cache, monkeypatch
+):
+    monkeypatch.setattr(catalog_module, "_MANY", 2)
+    monkeypatch.setattr(catalog_module, "_FIRST_PART_SECONDS", 60.0)
+    for number in range(3):
+        trail(tmp_path / "runs" / f"2026-02-0{number + 1}T10-00-00", config={"lr": LR})
+    read, go_on = [], threading.Event()
+    original = catalog_module.row
+
+    def slowly(run):
+        assert go_on.wait(10)
+        read.append(run.name)
+        return original(run)
+
+    monkeypatch.setattr(catalog_module, "row", slowly)
+    catalog = Catalog.of_places([tmp_path / "runs"], cache)
+    first = catalog.changes(-1, patience=10)
+    assert (first.more, len(first.order), read) == (True, 3, [])
+    assert {row["name"][:10] for row in told(first)} == {f"2026-02-0{n}" for n in (1, 2, 3)}
+    assert all(row["state"] == "complete" and row["config"] == {} for row in told(first))
+    go_on.set()
+    last = catalog.changes(first.version, patience=10)
+    assert [row["config"]["lr"] for row in told(last)] == [(0.1, "train/fdl.yml:9:13")] * 3
+    monkeypatch.setattr(catalog_module, "row", original)
+    assert told(catalog.changes(last.version)) == [], "listed rows are not taken for read ones"
+
+
 def test_a_removed_run_leaves_the_page(tmp_path, cache):
     run = trail(tmp_path / "runs" / NAME)
     catalog = Catalog.of_places([tmp_path / "runs"], cache)

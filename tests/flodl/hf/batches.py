@@ -17,6 +17,12 @@ def batch_of_ids(input_ids: Tensor, attention_mask: Tensor, **more: Tensor) -> B
     return BatchEncoding({"input_ids": input_ids, "attention_mask": attention_mask, **more})
 
 
+def token_fact(batch: BatchEncoding, name: str) -> Tensor:
+    """A fact about every token, from the encodings of a batch; -1 for None."""
+    rows = [getattr(row, name) for row in batch.encodings or ()]
+    return torch.tensor([[-1 if fact is None else fact for fact in row] for row in rows])
+
+
 def encoded(
     tokenizer: PreTrainedTokenizerFast, texts: Sequence[str | tuple[str, str]], **options: Any
 ) -> BatchEncoding:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import flodl.hf
-from flodl.hf.batch_encoding import BatchEncoding, mask_of, samples_of, token_fact
+from flodl.hf.batch_encoding import BatchEncoding, mask_of, samples_of
+from flodl.hf.collators import align_labels
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.predict.batching import running
 from tests.flodl.hf.batches import batch_of_ids
@@ -17,13 +18,11 @@ IDS = torch.tensor([[5, 6, 7, 0], [5, 8, 0, 0], [5, 9, 9, 9]])
 
 
 @each_row("dtype", [torch.bool, torch.int32, torch.float32, torch.uint8])
-def test_tokens_of_ids_are_of_one_text_and_only_padding_is_special(dtype):
+def test_of_ids_only_padding_is_known_and_no_word_gets_a_label(dtype):
     made = batch_of_ids(IDS, (IDS != 0).to(dtype))
     assert mask_of(made).tolist() == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
-    assert token_fact(made, "sequence_ids").tolist() == [[0, 0, 0, -1], [0, 0, -1, -1], [0] * 4]
-    assert token_fact(made, "special_tokens_mask").tolist() == [[0, 0, 0, 1], [0, 0, 1, 1], [0] * 4]
-    assert token_fact(made, "word_ids").tolist() == [[-1] * 4] * 3
-    assert token_fact(made, "offsets").shape == (3, 4, 2)
+    assert align_labels([[1]] * 3, made).tolist() == [[-100] * 4] * 3
+    assert align_labels([[1]] * 3, made, all_pieces=True).tolist() == [[-100] * 4] * 3
     assert samples_of(made) == [0, 1, 2]
 
 

@@ -11,7 +11,6 @@ import torch
 from hypothesis import assume, given, settings, strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
-from flodl.hf.batch_encoding import token_fact
 from flodl.hf.errors import CheckpointFormatError
 from flodl.hf.families import (
     AlbertConfig,
@@ -23,7 +22,7 @@ from flodl.hf.families import (
 )
 from flodl.hf.tokenizer import PreTrainedTokenizerFast, position_limit
 from tests import fork_server
-from tests.flodl.hf.batches import encoded
+from tests.flodl.hf.batches import encoded, token_fact
 from tests.flodl.hf.tokenizer_material import LINES, rows_of, write_bert, write_roberta
 from tests.later import transformers
 from tests.rows import each_row

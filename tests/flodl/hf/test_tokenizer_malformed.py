@@ -6,6 +6,7 @@ import json
 import random
 
 import pytest
+import torch
 
 from flodl.errors import FlodlError
 from flodl.hf.errors import CheckpointFormatError
@@ -175,6 +176,8 @@ def test_a_vocabulary_that_cannot_be_written_is_named(tmp_path):
     vocab[first + second] = vocab[second]  # two tokens of one id: a copy lacks one of them
     (directory / "tokenizer.json").write_text(json.dumps(told))
     tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
+    expected = encoded(tokenizer, ["a"]).input_ids
     tokenizer.inner.enable_padding()
+    assert torch.equal(encoded(tokenizer, ["a"]).input_ids, expected)
     with pytest.raises(CheckpointFormatError, match=r"tokenizer\.json is not a tok.* out of voc"):
-        encoded(tokenizer, ["a"])
+        tokenizer.save(tmp_path / "out")

@@ -7,10 +7,9 @@ import types
 
 import pytest
 
-from flodl.hf.batch_encoding import token_fact
 from flodl.hf.errors import CheckpointFormatError, TokenizerMissingError
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
-from tests.flodl.hf.batches import encoded
+from tests.flodl.hf.batches import encoded, token_fact
 from tests.flodl.hf.tokenizer_material import (
     LINES,
     Pieces,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flodl.hf.batch_encoding import token_fact
 from flodl.hf.collators import align_labels
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
-from tests.flodl.hf.batches import encoded
+from tests.flodl.hf.batches import encoded, token_fact
 from tests.flodl.hf.predict.reference import SENTENCES, tokenizer_of
 
 TEXTS = ["the fox jumps", "Babbage in London"]

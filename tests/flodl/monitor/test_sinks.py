@@ -22,7 +22,7 @@ from flodl.monitor import (
     Sink,
     StepSeries,
 )
-from flodl.monitor.media import MediaRecord, Text
+from flodl.monitor.media.records import MediaRecord, Text
 from flodl.monitor.records import BestEpoch
 from flodl.monitor.report import HtmlSink
 from flodl.monitor.sink_delivery import Delivery

@@ -148,3 +148,22 @@ def test_a_repeated_step_is_not_written_twice(tmp_path):
     sink.steps([StepSeries("loss", [1], [9.0])])
     sink.flush()
     assert numbers(tmp_path, "1-0").tolist() == [[1, 2.0], [2, 1.0]]
+
+
+def test_a_curve_that_is_too_long_at_once_is_thinned_before_it_is_written(tmp_path):
+    sink = StepFilesSink(tmp_path, limit=1000)
+    sink.steps([StepSeries("loss", range(5000), [math.sin(step) for step in range(5000)])])
+    sink.flush()
+    points = numbers(tmp_path, index(tmp_path)["curves"]["loss"])
+    assert 400 <= len(points) <= 1000
+    assert points[[0, -1], 0].tolist() == [1, 5000]
+
+
+def test_an_index_that_leads_out_of_the_folder_is_not_continued(tmp_path):
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "mine-0.f64").write_bytes(b"precious")
+    curves = {"version": 1, "block": 128, "curves": {"loss": "../mine-0"}}
+    (tmp_path / "steps/index.json").write_text(json.dumps(curves), encoding="utf-8")
+    trained(tmp_path / "steps", 0, 10, Clock())
+    assert (tmp_path / "mine-0.f64").read_bytes() == b"precious"
+    assert numbers(tmp_path / "steps", index(tmp_path / "steps")["curves"]["loss"])[-1, 0] == 10

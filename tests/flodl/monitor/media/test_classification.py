@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from flodl.monitor.media import confusion_matrix, normalized, pr, roc
+from flodl.monitor.media.classification import confusion_matrix, normalized, pr, roc
 from tests.rows import each_row
 
 

@@ -10,9 +10,9 @@ import torch
 
 from flodl.errors import StateError
 from flodl.monitor import Monitor
-from flodl.monitor.media import MediaFolderSink, MediaRecord, MediaStore, Text
-from flodl.monitor.media.folder import path_of
-from flodl.monitor.media.store import embedded
+from flodl.monitor.media.folder import MediaFolderSink, path_of
+from flodl.monitor.media.records import MediaRecord, Text
+from flodl.monitor.media.store import MediaStore, embedded
 from flodl.monitor.records import RunInfo
 from tests.rows import each_row
 
@@ -94,6 +94,20 @@ def test_a_run_that_starts_again_in_its_folder_goes_on(tmp_path):
     assert [one["high"] for one in json.loads((tmp_path / "histogram/w.json").read_text())] == [
         2, 4, 6, 8, 10, 12, 14,
     ]  # fmt: skip
+
+
+def test_the_limit_counts_what_an_earlier_process_has_recorded(tmp_path):
+    for steps in (range(1, 9), range(9, 17)):
+        sink = MediaFolderSink(tmp_path, kept=4)
+        for step in steps:
+            sink.media(record(step))
+        sink.flush()
+    [entry] = json.loads((tmp_path / "index.json").read_text())["media"]
+    found = [one["step"] for one in entry["records"]]
+    assert (found[0], found[-1], len(found) <= 4) == (1, 16, True)
+    files = {file.name for file in (tmp_path / "text/poem").iterdir()}
+    assert files == {f"step-{step}.txt" for step in found}
+    assert (tmp_path / "text/poem/step-1.txt").read_text() == "text 1"
 
 
 @each_row(
@@ -213,7 +227,16 @@ def test_settings_out_of_range_are_refused():
     monitor.finish()
 
 
-@each_row("index", ["", "[]", '{"media": [{"kind": "text"}]}', '{"media": 3}'])
+@each_row(
+    "index",
+    [
+        "",
+        "[]",
+        '{"media": [{"kind": "text"}]}',
+        '{"media": 3}',
+        '{"media": [{"kind": "../x", "name": "y", "records": [{"step": 0, "epoch": 1}]}]}',
+    ],
+)
 def test_a_damaged_index_is_replaced(tmp_path, index):
     (tmp_path / "index.json").write_text(index, encoding="utf-8")
     sink = MediaFolderSink(tmp_path)
