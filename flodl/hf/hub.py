@@ -131,7 +131,10 @@ class Repository(Checkpoint):
         self._cache_dir = os.fspath(access.cache_dir or self._settings.HF_HUB_CACHE)
         self._endpoint = hub_errors.without_credentials(self._settings.ENDPOINT)
         self._revision = access.revision or _DEFAULT_BRANCH
-        self._why_offline = self._forbidden()
+        self._why_offline: str | None = None  # why the Hub is not asked
+        if access.local_files_only or self._settings.HF_HUB_OFFLINE:
+            reason = "local_files_only" if access.local_files_only else "HF_HUB_OFFLINE"
+            self._why_offline = f"{reason} forbids to fetch it"
         cached = self._cached_commit()
         self.commit: str = self._resolved(cached)
         # If the Hub stops answering, only a snapshot from an earlier load may be used instead.
@@ -244,14 +247,6 @@ class Repository(Checkpoint):
     def _inside(self, name: str) -> str:
         folder = self._access.subfolder.rstrip("/")
         return f"{folder}/{name}" if folder else name
-
-    def _forbidden(self) -> str | None:
-        """The reason why the Hub must not be asked; None if it may be asked."""
-        if self._access.local_files_only:
-            return "local_files_only forbids to fetch it"
-        if self._settings.HF_HUB_OFFLINE:
-            return "HF_HUB_OFFLINE forbids to fetch it"
-        return None
 
     # Resolving the commit
 

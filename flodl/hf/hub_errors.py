@@ -106,7 +106,8 @@ def _answered(error: Exception, asked: Asked) -> Exception:
         return RevisionNotFound(
             f"{asked.repo} has no branch, tag or commit {asked.revision!r}: see {page}/tree/main"
         )
-    status = _status(error)
+    response = getattr(error, "response", None)
+    status = 0 if response is None else int(response.status_code)
     if status in _TRANSIENT or status >= 500:
         return Unreachable(f"HTTP status {status}")
     if status in {401, 403}:
@@ -124,11 +125,6 @@ def header(error: BaseException | None, name: str) -> str | None:
     """A header of the response that the error is about; None if there is no response."""
     response = getattr(error, "response", None)
     return None if response is None else response.headers.get(name)
-
-
-def _status(error: Exception) -> int:
-    response = getattr(error, "response", None)
-    return 0 if response is None else int(response.status_code)
 
 
 def _is_full_disk(error: BaseException) -> bool:

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 Bias = Literal["none", "all", "lora_only"]
 """Which biases are trained: none, all of the model, or those of the adapted layers."""
 
-_SAVED = "_saved_with_lora"
-_BIAS = "_bias_saved_with_lora"
+WHOLE = "_saved_with_lora"
+"""The mark of a module that is trained as a whole."""
+BIAS = "_bias_saved_with_lora"
+"""The mark of a module whose bias is trained."""
+
 _FOLDED = "_folded_lora"
 _LISTED = 12
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -327,14 +330,9 @@ def heads_of(graph: Graph) -> list[Spot]:
     return heads
 
 
-def saved_heads(graph: Graph) -> list[tuple[str, nn.Module]]:
-    """Names and modules of the heads that are trained and saved with the adapters."""
-    return [(name, m) for name, m in graph.named_modules() if _SAVED in m.__dict__]
-
-
-def saved_biases(graph: Graph) -> list[tuple[str, nn.Module]]:
-    """Names and modules whose biases are trained and saved with the adapters."""
-    return [(name, m) for name, m in graph.named_modules() if _BIAS in m.__dict__]
+def marked(graph: Graph, mark: str) -> list[tuple[str, nn.Module]]:
+    """Names and modules of what is trained and saved with the adapters, by one of the marks."""
+    return [(name, module) for name, module in graph.named_modules() if mark in module.__dict__]
 
 
 def train_adapters(graph: Graph, heads: Iterable[Spot], biased: Iterable[nn.Module] = ()) -> None:
@@ -346,14 +344,14 @@ def train_adapters(graph: Graph, heads: Iterable[Spot], biased: Iterable[nn.Modu
         biased: Modules whose ``bias`` is trained; modules without a bias are left out.
     """
     for head in heads:
-        setattr(head.module, _SAVED, True)
+        setattr(head.module, WHOLE, True)
     for module in biased:
         if module._parameters.get("bias") is not None:
-            setattr(module, _BIAS, True)
+            setattr(module, BIAS, True)
     layers = adapted_layers(graph)
     trained = [getattr(layer, part) for _, layer in layers for part in PARTS]
-    trained += [p for _, head in saved_heads(graph) for p in head.parameters()]
-    trained += [cast("nn.Parameter", module.bias) for _, module in saved_biases(graph)]
+    trained += [p for _, head in marked(graph, WHOLE) for p in head.parameters()]
+    trained += [cast("nn.Parameter", module.bias) for _, module in marked(graph, BIAS)]
     kept = set(map(id, trained))
     freeze_params(p for p in graph.parameters() if id(p) not in kept)
     unfreeze_params(trained)

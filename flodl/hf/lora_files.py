@@ -33,7 +33,9 @@ from flodl.hf.errors import (
 )
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.lora import (
+    BIAS,
     PARTS,
+    WHOLE,
     LoraLinear,
     LoraSettings,
     adapted_layers,
@@ -41,8 +43,7 @@ from flodl.hf.lora import (
     can_change,
     heads_of,
     is_merged,
-    saved_biases,
-    saved_heads,
+    marked,
     train_adapters,
 )
 from flodl.hf.source import ADAPTER as CONFIG_FILE
@@ -96,12 +97,12 @@ def save_lora(
         CheckpointError: A file cannot be written.
         MissingDependencyError: safetensors is not installed.
     """
-    layers, heads = adapted_layers(graph), saved_heads(graph)
+    layers, heads = adapted_layers(graph), marked(graph, WHOLE)
     if any(is_merged(module) for module in graph.modules()):
         raise StateError("the adapters are merged into the weights: call unmerge_lora first")
     if not layers:
         raise StateError("no layer is adapted: call add_lora or load_lora first")
-    tensors = _tensors(layers, heads, saved_biases(graph))
+    tensors = _tensors(layers, heads, marked(graph, BIAS))
     # One storage per tensor, as the format requires; a head may hold one parameter under two names.
     copies = {key: value.cpu().clone(memory_format=torch.contiguous_format)
               for key, value in tensors.items()}  # fmt: skip
@@ -202,7 +203,7 @@ def _tensors(
 
 def _bias_of(graph: Graph, layers: list[tuple[str, LoraLinear]]) -> str:
     """How PEFT calls the biases that are trained."""
-    biased = saved_biases(graph)
+    biased = marked(graph, BIAS)
     if not biased:
         return "none"
     adapted = {id(layer) for _, layer in layers}

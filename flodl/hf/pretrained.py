@@ -495,7 +495,8 @@ class PretrainedModel(nn.Module):
         )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.num_parameters():,} parameters)"
+        labels = f", {self.num_labels} labels" if self.kind.labelled else ""
+        return f"{type(self).__name__}({self.num_parameters():,} parameters{labels})"
 
 
 def _fields_set_since(described: str | None, config: EncoderConfig) -> dict[str, Any]:

@@ -142,9 +142,8 @@ def anchored(path: str | os.PathLike[str]) -> Path:
         path: As typed; ``~`` stands for the home directory.
     """
     typed = Path(path)
-    if str(typed).startswith("~"):
-        with suppress(RuntimeError):  # ~user without a home directory
-            typed = typed.expanduser()
+    with suppress(RuntimeError):  # ~user without a home directory
+        typed = typed.expanduser()
     root = os.environ.get(ROOT_VARIABLE)
     return Path(root) / typed if root else typed
 

@@ -153,11 +153,6 @@ class Head(PretrainedModel):
         logits: Tensor = self._graph(**inputs)
         return logits
 
-    def __repr__(self) -> str:
-        size = sum(parameter.numel() for parameter in self._graph.parameters())
-        labels = f", {len(self.labels)} labels" if self.labels else ""
-        return f"{type(self).__name__}({size:,} parameters{labels})"
-
 
 @contextmanager
 def _telling_why() -> Iterator[None]:

@@ -247,7 +247,8 @@ class DebertaEmbeddings(Embeddings):
         if "position_embeddings" in self._modules:
             vectors = vectors + self.position_embeddings(self._positions(ids, refs, layout))
         if "token_type_embeddings" in self._modules:
-            vectors = vectors + self._types(refs[TYPES], vectors, layout)
+            types = ids.new_zeros(()) if refs[TYPES] is None else refs[TYPES]
+            vectors = vectors + self._types(types, vectors, layout)
         if "embed_proj" in self._modules:
             vectors = self.embed_proj(vectors)
         vectors = self.LayerNorm(vectors)

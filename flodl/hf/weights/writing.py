@@ -53,13 +53,8 @@ def save_safetensors_file_from_graph(
         ValueError: A tensor has no values yet, two tensors would get the same key, or
             ``max_shard_size`` is not a size.
     """
-    target = Path(path)
-    limit = None if max_shard_size is None else shard_bytes(max_shard_size)
-    tensors = saved_tensors(graph)
-    if limit is None:
-        write_file(tensors, target)
-    else:
-        write_shards(tensors, target, limit)
+    limit = math.inf if max_shard_size is None else shard_bytes(max_shard_size)
+    write_shards(saved_tensors(graph), Path(path), limit)
 
 
 def expected_from_graph(graph: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -135,7 +130,7 @@ def write_file(tensors: Mapping[str, Tensor], path: Path) -> None:
     index.unlink(missing_ok=True)
 
 
-def write_shards(tensors: Mapping[str, Tensor], path: Path, limit: int) -> None:
+def write_shards(tensors: Mapping[str, Tensor], path: Path, limit: float) -> None:
     """Write as many files as needed, with an index; one file if that is enough.
 
     Files get their final names after all shards are written, and the index comes last. Files of an
@@ -188,7 +183,7 @@ def _write(tensors: Mapping[str, Tensor], file: Path, target: Path) -> None:
     file.chmod(mode)  # the library makes a new file that only its owner can read
 
 
-def _split(tensors: Mapping[str, Tensor], limit: int) -> list[list[str]]:
+def _split(tensors: Mapping[str, Tensor], limit: float) -> list[list[str]]:
     """The keys of each file, in the order of the module, as many as fit."""
     shards: list[list[str]] = []
     current: list[str] = []
