@@ -295,7 +295,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 NOTES = """\
 Cold: the content of all files was taken out of the system's cache, and the cache of fdl was empty.
 Warm is the opening after it. The time begins with the start of the server, and includes it. A curve
-is there when the first chart of the page has coloured pixels in a real Chromium.
+is there when the first chart of the page has coloured pixels in a real Chromium. The clock stops at
+the picture that shows them, before they are counted.
 
 Server: memory of all its processes. Page: the heap of its JavaScript after a garbage collection.
 Clicks to the settings count from the page with curves. They end when the page names all settings

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from benchmarks.runs_page_subjects import SILENT, Click, Subject
 from tests.browser.chromium import Browser
 
+T = TypeVar("T")
 PATIENCE = 120.0
 SETTINGS = ("lr", "batch_size", "optimizer", "width", "dropout", "seed")
 VALUES = re.compile(r"\b(adam|sgd|lion)\b|\bMixed\b")
@@ -141,15 +142,19 @@ def _unfiltered(kind: int, line: np.ndarray, above: np.ndarray) -> np.ndarray:
     return made
 
 
-def has_curve(browser: Browser) -> bool:
-    """Whether the first chart of the page has something coloured."""
+def curve_seen(browser: Browser) -> float | None:
+    """When a picture was taken whose first chart has something coloured; None if it has not.
+
+    Looking for colours takes part of a second. It is no time of the page, so it does not count.
+    """
     box = browser.evaluate(_CHART)
     if not box:
-        return False
+        return None
     clip = dict(zip(("x", "y", "width", "height"), box, strict=True), scale=1)
     shot = browser.call("Page.captureScreenshot", format="png", clip=clip)
+    taken = time.perf_counter()
     seen = pixels(base64.b64decode(shot["data"]))[..., :3]
-    return int((np.ptp(seen, axis=2) > 60).sum()) >= COLOURED
+    return taken if int((np.ptp(seen, axis=2) > 60).sum()) >= COLOURED else None
 
 
 def free_port() -> int:
@@ -211,18 +216,19 @@ def answers(address: str) -> bool:
 
 
 def until(
-    holds: Callable[[], bool], what: str, pause: float = 0.05, patience: float = PATIENCE
-) -> None:
-    """Wait for something.
+    holds: Callable[[], T | None], what: str, pause: float = 0.05, patience: float = PATIENCE
+) -> T:
+    """Wait for something, and return it.
 
     Raises:
         TimeoutError: It does not happen.
     """
     end = time.monotonic() + patience
-    while not holds():
+    while not (found := holds()):
         if time.monotonic() > end:
             raise TimeoutError(what)
         time.sleep(pause)
+    return found
 
 
 def members(session: int) -> list[int]:
@@ -279,8 +285,7 @@ def open_page(
         browser.call("Page.navigate", url=address + subject.path)
         for click in subject.begin:
             until(partial(_is_true, browser, click.script), f"a click on {click.name}")
-        until(lambda: _seen(browser), "the first curve")
-        curve = time.perf_counter() - began
+        curve = until(lambda: _seen(browser), "the first curve") - began
         time.sleep(SETTLE_SECONDS)
         used = memory(child)
         browser.call("HeapProfiler.collectGarbage")
@@ -290,11 +295,11 @@ def open_page(
     return Opening(curve, used, heap, len(subject.begin), more)
 
 
-def _seen(browser: Browser) -> bool:
+def _seen(browser: Browser) -> float | None:
     try:
-        return has_curve(browser)
+        return curve_seen(browser)
     except AssertionError:
-        return False  # the page is being loaded
+        return None  # the page is being loaded
 
 
 def _is_true(browser: Browser, script: str) -> bool:
