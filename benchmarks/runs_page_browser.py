@@ -143,9 +143,9 @@ def _unfiltered(kind: int, line: np.ndarray, above: np.ndarray) -> np.ndarray:
 
 
 def curve_seen(browser: Browser) -> float | None:
-    """When a picture was taken whose first chart has something coloured; None if it has not.
+    """When the picture was taken if the first chart has something coloured; else None.
 
-    Looking for colours takes part of a second. It is no time of the page, so it does not count.
+    Looking for colours takes part of a second, which is not counted.
     """
     box = browser.evaluate(_CHART)
     if not box:

@@ -3,7 +3,7 @@
 import json
 
 from benchmarks.page import main
-from benchmarks.runs_listed import figures
+from benchmarks.runs_listed import COMMAND, PAGE, VALUES, figures
 
 FRAMES = {
     "where": "a machine, 2026-05-04",
@@ -35,7 +35,14 @@ def test_what_a_call_does_not_measure_stays_on_the_page(tmp_path):
 
 
 def test_listed_runs_have_a_row_for_cold_and_for_warm_files():
-    assert figures({"the page": [(3.0, 1.0), (5.0, 2.0)]}) == [
-        ["the page", "cold", "4.00", "3.00 … 5.00", "2.00 MISSED"],
-        ["the page", "warm", "1.50", "1.00 … 2.00", "2.00 PASS"],
+    taken = [((1.8, 9.0), (0.5, 1.0)), ((2.0, 11.0), (1.5, 2.0))]
+    pages = [tuple({PAGE: listed, VALUES: read} for listed, read in pair) for pair in taken]
+    commands = [({COMMAND: 3.0}, {COMMAND: 1.0}), ({COMMAND: 5.0}, {COMMAND: 2.0})]
+    assert figures([*commands, *pages]) == [
+        ["`fdl runs list`", "cold", "4.00", "3.00 … 5.00", "2.00 MISSED"],
+        ["`fdl runs list`", "warm", "1.50", "1.00 … 2.00", "2.00 PASS"],
+        ["the page", "cold", "1.90", "1.80 … 2.00", "2.00 PASS"],
+        ["the page", "warm", "1.00", "0.50 … 1.50", "2.00 PASS"],
+        ["the page, with all values", "cold", "10.00", "9.00 … 11.00", "2.00 MISSED"],
+        ["the page, with all values", "warm", "1.50", "1.00 … 2.00", "2.00 PASS"],
     ]
