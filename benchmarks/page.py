@@ -97,9 +97,11 @@ INTERVALS = """(() => {
 
 ZOOM = """(async () => {
   const chart = page.charts[0];
+  const curve = () => page.record.curves.get("loss");
+  curve().detail = null; // of an earlier zoom
   const start = performance.now();
   chart.focus.zoom([%d, %d]);
-  while (!page.record.curves.get("loss").detail && performance.now() - start < 5000)
+  while (!curve().detail && performance.now() - start < 5000)
     await new Promise(done => setTimeout(done, 1));
   const taken = performance.now() - start;
   chart.focus.zoom(null);
