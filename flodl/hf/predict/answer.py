@@ -87,7 +87,7 @@ class _Window(NamedTuple):
     Attributes:
         pair: The number of its pair.
         answers: The answers.
-        null_score: The score of "there is no answer".
+        null_score: The score of the position that stands for no answer.
     """
 
     pair: int
@@ -309,7 +309,14 @@ def _encoding(tokenizer: PreTrainedTokenizerFast, options: AnswerOptions) -> Tex
 def _answers_in(
     row: Encoding, context: str, spans: Iterable[tuple[int, int, float]], aligned: bool
 ) -> list[Answer]:
-    """The answers of one row, from start, end and score of spans; a negative score is no span."""
+    """The answers of one row.
+
+    Args:
+        row: The row.
+        context: The text with the answers.
+        spans: First token, last token and score of each; one with a negative score does not count.
+        aligned: Whether answers are widened to whole words.
+    """
     offsets, found = row.offsets, []
     for start, end, score in spans:
         if score >= 0:

@@ -205,7 +205,8 @@ def _pieces_of(row: Encoding, text: str, *, marked: bool, unknown: int | None) -
         text: Its text.
         marked: Whether the tokenizer marks the pieces that continue a word, for instance with
             ``##``. Then a piece continues a word if its spelling is longer or shorter than its
-            text. Otherwise it does if there is no space in or right before its first character.
+            text. Without marks it continues one unless its first character, or the one before, is
+            a space.
         unknown: Id of the unknown token, which always begins a word.
     """
     columns = [column for column, special in enumerate(row.special_tokens_mask) if not special]

@@ -232,7 +232,7 @@ def fill_rows(
         side: The side that is filled.
 
     Raises:
-        ValueError: There is no token of padding, and a row needs it.
+        ValueError: A row is too short, and the tokenizer has no token to fill it with.
     """
     pad_id, token, type_id = words.pad_id, words.pad_token, words.pad_token_type_id
     if pad_id is None and any(len(row) < width for row in rows):
