@@ -9,8 +9,8 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import UsageError
-from fdl.cli.commands.runs import Places, State, Where, only_where, places, print_json
-from fdl.cli.commands.verb import Call, Complete, Group, Json, Verb
+from fdl.cli.commands.runs import Places, State, Where, only_where, places
+from fdl.cli.commands.verb import Call, Complete, Context, Group, Json, Verb, print_json
 from fdl.manifest.select.project import locate
 from fdl.run.batch.queue import queued
 from fdl.runs.find import by_metric, nothing_collected, shortened, survey, unmeasured
@@ -41,7 +41,7 @@ Sort = Annotated[
 
 @verbs.command("list", cls=Verb)
 def list_(
-    ctx: typer.Context,
+    ctx: Context,
     path: Places = None,
     state: State = None,
     where: Where = None,

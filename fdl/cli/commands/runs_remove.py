@@ -20,7 +20,7 @@ from fdl.cli.commands.runs import (
     places,
     project_folders,
 )
-from fdl.cli.commands.verb import Complete, DryRun, Group, Verb
+from fdl.cli.commands.verb import Complete, Context, DryRun, Group, Verb
 from fdl.runs import prune as pruning
 from fdl.runs.find import choose, search, shortened
 from fdl.runs.prune import Removal, Rule, continued_by, remove
@@ -39,7 +39,7 @@ OlderThan = Annotated[str | None, typer.Option(help="Select runs older than this
 
 @verbs.command("rm", cls=Verb)
 def rm(
-    ctx: typer.Context,
+    ctx: Context,
     runs: Annotated[
         list[str] | None,
         typer.Argument(help="The runs, named as in `fdl runs show`"),
@@ -87,7 +87,7 @@ def rm(
 
 @verbs.command("prune", cls=Verb)
 def prune(
-    ctx: typer.Context,
+    ctx: Context,
     path: Places = None,
     keep_best: Annotated[
         int | None, typer.Option(help="Keep the best N runs of each folder, by the metric of --by")

@@ -164,14 +164,16 @@ class Typed:
     Attributes:
         given: Names of the options that were given.
         positionals: The other words.
+        foreign: The words that are no options of these parameters and none of their values.
         open: The option whose value comes next, or None.
     """
 
-    __slots__ = ("given", "open", "positionals")
+    __slots__ = ("foreign", "given", "open", "positionals")
 
     def __init__(self) -> None:
         self.given: set[str] = set()
         self.positionals: list[str] = []
+        self.foreign: list[str] = []
         self.open: Parameter | None = None
 
 
@@ -194,7 +196,7 @@ class Arguments:
 
     def add(self, offer: Offer, tail: Sequence[str], current: str) -> None:
         """Offer what may stand behind ``tail`` and begins like ``current``."""
-        typed = self._read(tail)
+        typed = self.read(tail)
         name, equals, text = current.partition("=")
         if typed.open is not None:
             self._add_values(offer, typed.open, "", current, typed)
@@ -215,7 +217,7 @@ class Arguments:
             if rest:
                 self._add_values(offer, rest[0], "", current, typed)
 
-    def _read(self, tail: Sequence[str]) -> Typed:
+    def read(self, tail: Sequence[str]) -> Typed:
         """Go over the words as the parser does, without minding what is wrong with them."""
         typed = Typed()
         for token in tail:
@@ -224,10 +226,14 @@ class Arguments:
                 continue
             if not token.startswith("-") or token == "-" or is_number(token):
                 typed.positionals.append(token)
+                typed.foreign.append(token)
                 continue
             name, equals, _ = token.partition("=")
             whole = name.startswith("--") or name in self._words
-            for part in [name] if whole else [f"-{char}" for char in name[1:]]:
+            parts = [name] if whole else [f"-{char}" for char in name[1:]]
+            if self._words.keys().isdisjoint(parts):
+                typed.foreign.append(token)
+            for part in parts:
                 one = self._words.get(part)
                 if one is not None:
                     typed.given.add(one.name)
