@@ -171,7 +171,7 @@ def _command(
 ) -> None:
     """The page of a command, or of a subcommand of its program."""
     level = wanted.level
-    presets = _named(level, PRESET) if level.entry and not path else []
+    presets = [*_presets(level)] if level.entry and not path else []
     others = [name for name in level.commands if name not in presets] if not path else []
     own = schema.commands if schema else {}
     placeholder = f"<{level.manifest.node.text('arg-name') or 'preset'}>"
@@ -398,16 +398,14 @@ def first_line(script: Node | None) -> str:
     return f"{lines[0]} ..." if len(lines) > 1 else "".join(lines)
 
 
-def _named(level: Level, wanted: str) -> list[str]:
-    """The commands of one kind; a broken command is of no kind."""
-    found = []
+def _presets(level: Level) -> Iterator[str]:
+    """The presets of a level; a broken command is none."""
     for name in level.commands:
         try:
-            if level.kind(name) == wanted:
-                found.append(name)
+            if level.kind(name) == PRESET:
+                yield name
         except FdlError:
             continue
-    return found
 
 
 def _shown(node: Node, name: str = "") -> str:

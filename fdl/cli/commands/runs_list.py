@@ -27,26 +27,22 @@ if TYPE_CHECKING:
 verbs = Group()
 
 
-Best = Annotated[
-    str | None,
-    typer.Option(help="Sort by the best value of a metric; `margin:max`: higher is better"),
-    Complete("metrics"),
-]
-Sort = Annotated[
-    str | None,
-    typer.Option(help="Sort by a metric, setting or fact, best or lowest first; `lr:max`"),
-    Complete("run-columns"),
-]
-
-
 @verbs.command("list", cls=Verb)
 def list_(
     ctx: Context,
     path: Places = None,
     state: State = None,
     where: Where = None,
-    best: Best = None,
-    sort: Sort = None,
+    best: Annotated[
+        str | None,
+        typer.Option(help="Sort by the best value of a metric; `margin:max`: higher is better"),
+        Complete("metrics"),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(help="Sort by a metric, setting or fact, best or lowest first; `lr:max`"),
+        Complete("run-columns"),
+    ] = None,
     columns: Annotated[
         list[str] | None,
         typer.Option(help="Metrics, settings and facts to show: lr,seed,val_loss"),

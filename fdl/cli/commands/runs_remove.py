@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 verbs = Group()
 
-Keep = Annotated[int | None, typer.Option(help="Keep the newest N runs of each folder")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking")]
-OlderThan = Annotated[str | None, typer.Option(help="Select runs older than this: 30d, 12h, 2w")]
 
 
 @verbs.command("rm", cls=Verb)
@@ -102,8 +100,10 @@ def prune(
         typer.Option(help="Apply --keep-best to each value of this setting, not to each folder"),
         Complete("run-columns"),
     ] = None,
-    keep: Keep = None,
-    older_than: OlderThan = None,
+    keep: Annotated[int | None, typer.Option(help="Keep the newest N runs of each folder")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(help="Select runs older than this: 30d, 12h, 2w")
+    ] = None,
     state: State = None,
     where: Where = None,
     checkpoints: Annotated[

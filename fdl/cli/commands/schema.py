@@ -34,12 +34,6 @@ _ORIGINS = {
     "manifest": "written in the manifest",
 }
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(help="Only this command, as you type it: `tools report`"),
-    Complete("programs"),
-]
-
 
 @verbs.command("list", cls=Verb)
 def list_(ctx: Context, json: Json = False) -> int:
@@ -112,7 +106,15 @@ def _clear_one(one: Cached, project: Project, *, dry_run: bool) -> None:
 
 
 @verbs.command("refresh", cls=Verb)
-def refresh(ctx: Context, cmd: Words = None, dry_run: DryRun = False) -> int:
+def refresh(
+    ctx: Context,
+    cmd: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only this command, as you type it: `tools report`"),
+        Complete("programs"),
+    ] = None,
+    dry_run: DryRun = False,
+) -> int:
     """Ask programs for their schemas again.
 
     Without a command: ask every program that mentions `FdlArgs` or has answered before. Another

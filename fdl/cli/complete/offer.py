@@ -9,7 +9,6 @@ from fdl.base.errors import FdlError
 from fdl.base.global_flags import ANYWHERE, FLAGS, SPELLINGS
 from fdl.manifest.builtins import RESERVED
 from fdl.manifest.discover import find_in
-from fdl.manifest.load import known
 from fdl.manifest.select.level import PATH, PRESET
 from fdl.programs.parameters.contract import spellings
 from fdl.programs.parameters.parameter import UNSET, is_number
@@ -164,7 +163,7 @@ class Typed:
     Attributes:
         given: Names of the options that were given.
         positionals: The other words.
-        foreign: The words that are no options of these parameters and none of their values.
+        foreign: The words that are neither these options nor their values.
         open: The option whose value comes next, or None.
     """
 
@@ -292,21 +291,9 @@ def listed(
             continue
         text = (spec.text("description") or "") if describe else ""
         if kind == PATH:
-            below = _below(folder, project, describe=describe and not text)
-            if below is None:
+            if find_in(folder) is None:
                 continue
-            text = text or below
+            # Without parsing YAML: every folder that is new would make the whole list wait.
+            manifest = project.remembered(folder) if describe and not text else None
+            text = (manifest.node.text("description") or "") if manifest else text
         yield name, kind, text
-
-
-def _below(directory: str, project: Project, *, describe: bool) -> str | None:
-    """What the manifest of a folder says about itself; None when there is no manifest.
-
-    Only what is known without parsing YAML: every folder that has not been used yet would make
-    the whole list wait.
-    """
-    found = find_in(directory)
-    if found is None:
-        return None
-    manifest = known(found, project.env) if describe else None
-    return (manifest.node.text("description") or "") if manifest else ""

@@ -300,9 +300,8 @@ def _places(modules: Mapping[str, Module], package: str) -> dict[str, str]:
         f"{module.path}.{name}": target
         for file, module in modules.items()
         if "/__init__.py" in file
-        for name, one in module.members.items()
-        if not name.startswith("_")
-        and re.fullmatch(rf"{package}\.(.*\.)?{name}", target := getattr(one, "target_path", ""))
+        for name, target in module.imports.items()
+        if not name.startswith("_") and re.fullmatch(rf"{package}\.(.*\.)?{name}", target)
     }
     places: dict[str, str] = {}
     for place in sorted(exports, key=lambda path: (path.count("."), path)):
