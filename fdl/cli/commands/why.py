@@ -12,7 +12,7 @@ from fdl.base.errors import ManifestError, UsageError
 from fdl.cli.builtins import schema
 from fdl.cli.commands.config import explained
 from fdl.cli.commands.runs import project_folders
-from fdl.cli.commands.verb import Call, Complete, Group, Json, Open
+from fdl.cli.commands.verb import Call, Complete, Context, Group, Json, Open
 from fdl.programs.parameters.parser import Parser, RefusedError
 from fdl.run.chain import steps_of
 from fdl.runs.find import choose, search
@@ -32,7 +32,7 @@ _WORDS = {True: "will run", False: "will skip", None: "may run"}
 
 @verbs.command("why", cls=Open)
 def why(
-    ctx: typer.Context,
+    ctx: Context,
     field: Annotated[
         str | None,
         typer.Argument(
