@@ -69,7 +69,7 @@ def install(
     from fdl.libtorch.trust import Trust
 
     store = _store(everywhere)
-    names = Trust(store).names if locked else None
+    names = [*Trust(store).read()] if locked else None
     request = Request(variant or "auto", torch, source, given, names)
     return _install(store, request, activate=True, exports=True, dry_run=dry_run)
 
@@ -228,7 +228,7 @@ def exec_(
         LibtorchError: None is in use.
         FdlError: The program cannot be started; the exit code is that of a shell.
     """
-    from fdl.libtorch.usage import exports, variables
+    from fdl.libtorch.usage import render, variables
 
     if not command:
         raise UsageError(
@@ -236,7 +236,7 @@ def exec_(
         )
     variant = _store(everywhere).required()
     if dry_run:
-        output.write(sys.stdout, f"{exports(variant.path, os.environ)}{join(command)}\n")
+        output.write(sys.stdout, f"{render('shell', variant, os.environ)}{join(command)}\n")
         return 0
     return _become(command, variables(variant.path).applied_to(os.environ))
 
@@ -288,7 +288,7 @@ def _install(
     output.note(f"{done.variant.id} {verb}{', and active' if activate else ''}")
     _show_remedy(decision)
     if exports:
-        output.write(sys.stdout, usage.exports(done.variant.path, os.environ))
+        output.write(sys.stdout, usage.render("shell", done.variant, os.environ))
     elif activate:
         output.note(
             "commands of this project find it by themselves; for other programs:\n"
@@ -310,7 +310,7 @@ def _install_into(store: Store, request: Request, folder: Path, *, dry_run: bool
     done = install_into(folder, decision.source, trust=Trust(store, records=False))
     output.note(f"{folder} {'holds' if done.fresh else 'holds already'} {done.variant.id}")
     _show_remedy(decision)
-    output.write(sys.stdout, usage.exports(done.variant.path, os.environ))
+    output.write(sys.stdout, usage.render("shell", done.variant, os.environ))
     return 0
 
 

@@ -135,7 +135,7 @@ def _print_as_json(runs: list[Run], columns: list[Quantity], waiting: list[Queue
         for document, values in zip(documents, listing.as_json(sound, columns), strict=True):
             document["columns"] = values
     damaged = [{"path": str(run.path), "problem": run.problem} for run in runs if run.problem]
-    jobs = [one.as_json() for one in waiting]
+    jobs = [vars(one) for one in waiting]
     return print_json({"runs": documents, "damaged": damaged, "queued": jobs})
 
 

@@ -126,18 +126,16 @@ def prune(
     Raises:
         FdlError: Nothing says which runs go, a name is wrong, or a file cannot be removed.
     """
-    best = pruning.keep_best(keep_best, by, group)
+    rule = Rule(keep, older_than, state, keep_best, by, group)
     kept = pruning.kinds(checkpoints) if checkpoints is not None else None
-    has_rule = keep is not None or older_than is not None or state is not None
-    if not has_rule and best is None and where is None and kept is None:
+    if rule.is_empty and where is None and kept is None:
         raise UsageError(
             "no condition says which runs or checkpoints to remove",
             hint="give --keep N, --keep-best N --by METRIC, --where CONDITION or "
             "--checkpoints KINDS",
         )
-    rule = Rule(keep, older_than, state) if has_rule else None
     every = search(places(ctx.obj, path))
-    runs = pruning.choose(every, rule, best, datetime.now().astimezone())
+    runs = rule.choose(every, datetime.now().astimezone())
     meeting = {run.path for run in only_where(where, every)}
     runs = [run for run in runs if run.path in meeting and not run.is_linked]
     if kept is not None:

@@ -119,18 +119,18 @@ def _verdicts(steps: Sequence[Step], *, force: bool) -> list[tuple[Step, bool | 
             one.name for one, runs, _ in (verdicts[n] for n in step.needs) if runs is not False
         ]
         try:
-            verdict = step.rule.judge(forced=force and step.asked)
+            runs, reason = step.rule.judge(forced=force and step.asked)
         except ManifestError:
             if not first:
                 raise
             why = f"an input does not exist yet, and `fdl {first[0]}` runs before"
             verdicts.append((step, True, why))
             continue
-        if first and not verdict.runs:
+        if first and not runs:
             why = f"`fdl {first[0]}` runs before, and may change its inputs"
             verdicts.append((step, None, why))
         else:
-            verdicts.append((step, verdict.runs, verdict.reason))
+            verdicts.append((step, runs, reason))
     return verdicts
 
 
