@@ -282,6 +282,14 @@ class DdpRunConfig(Settings):
             return self.speeds
         return hinted_speeds(self.speed_hint, world_size)
 
+    def simulated(self, rank: int) -> tuple[float | None, float | None]:
+        """Return the simulated milliseconds per batch and the simulated speed of a rank."""
+        ms, speed = (
+            None if values is None else values[rank % len(values)]
+            for values in (self.simulate_ms, self.simulate_speed)
+        )
+        return ms, speed
+
     def lr_scale(self, counts: Sequence[int]) -> float:
         """Return the factor for the learning rate.
 

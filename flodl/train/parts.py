@@ -259,12 +259,8 @@ class CountedRate:
 
 def timer_of_rank(plan: TrainingPlan, group: Group) -> BatchTimer:
     """Make the timer of this rank, with its simulated slowness."""
-    settings, rank = plan.distributed, group.rank
-    return BatchTimer(
-        group.device,
-        batch_ms=settings.simulate_ms[rank] if settings.simulate_ms is not None else None,
-        speed=settings.simulate_speed[rank] if settings.simulate_speed is not None else None,
-    )
+    ms, speed = plan.distributed.simulated(group.rank)
+    return BatchTimer(group.device, batch_ms=ms, speed=speed)
 
 
 def engine_of_plan(
