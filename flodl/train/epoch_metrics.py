@@ -184,7 +184,11 @@ def add_up(states: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]
     sums: dict[int, dict[str, Any]] = {}
     for state in states:
         for known in state:
-            into = sums.setdefault(int(known["epoch"]), _nothing(int(known["epoch"])))
+            epoch = int(known["epoch"])
+            if epoch not in sums:
+                sums[epoch] = {**known, "scalars": dict(known["scalars"])}
+                continue
+            into = sums[epoch]
             into["losses"] = [a + b for a, b in zip(into["losses"], known["losses"], strict=True)]
             for name, sums_of in known["scalars"].items():
                 before = into["scalars"].get(name)
@@ -192,19 +196,6 @@ def add_up(states: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]
             for name in ("batches", "samples", "busy_ms", "comm_ms", "wait_ms"):
                 into[name] += known[name]
     return [sums[epoch] for epoch in sorted(sums)]
-
-
-def _nothing(epoch: int) -> dict[str, Any]:
-    return {
-        "epoch": epoch,
-        "losses": [0.0, 0],
-        "scalars": {},
-        "batches": 0,
-        "samples": 0,
-        "busy_ms": 0.0,
-        "comm_ms": 0.0,
-        "wait_ms": 0.0,
-    }
 
 
 @final
@@ -242,26 +233,19 @@ def epoch_metrics(
     alone = len(shares) == 1
     # The wall clock of rank 0, so that the metrics are the same on every rank.
     epoch_ms = shares[0].epoch_ms
+    states = [share.state for share in shares]
     # The last rank to arrive did not wait: its time is the cost of the exchanges.
-    comm_ms, spent = math.inf, 0.0
-    batches = samples = weight = 0
-    loss = 0.0
-    sums: dict[str, Sums] = {}
-    for share in shares:
-        state = share.state
-        comm_ms = min(comm_ms, state["comm_ms"])
-        spent += state["comm_ms"] + state["wait_ms"]
-        batches, samples = batches + int(state["batches"]), samples + int(state["samples"])
-        loss, weight = loss + state["losses"][0], weight + state["losses"][1]
-        for name, values in state["scalars"].items():
-            sums[name] = merged(sums[name], values) if name in sums else values
+    comm_ms = min(state["comm_ms"] for state in states)
+    spent = sum(state["comm_ms"] + state["wait_ms"] for state in states)
+    (whole,) = add_up([[state] for state in states])
+    batches, (loss, weight) = int(whole["batches"]), whole["losses"]
     return EpochMetrics(
         epoch=epoch,
         avg_loss=loss / weight if weight else math.nan,
-        scalars={**_observed(shares), **_values(sums), **evaluated},
+        scalars={**_observed(shares), **_values(whole["scalars"]), **evaluated},
         epoch_ms=epoch_ms,
-        throughput=samples / epoch_ms if epoch_ms else 0.0,
-        share=[one.state["batches"] / batches if batches else float(alone) for one in shares],
+        throughput=int(whole["samples"]) / epoch_ms if epoch_ms else 0.0,
+        share=[one["batches"] / batches if batches else float(alone) for one in states],
         per_rank=() if alone else tuple(map(_rank_metrics, shares)),
         comm_ms=comm_ms,
         wait_ms=spent / len(shares) - comm_ms,
