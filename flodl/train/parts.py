@@ -31,7 +31,7 @@ from flodl.train.settings.user_parts import (
     warn_of_single_sample,
     warn_of_unfinished_schedule,
 )
-from flodl.train.step import StepEngine, StepSettings, make_engine
+from flodl.train.step import StepSettings, TunedEngine, make_engine
 from flodl.train.step.learning_rate import SteeredRate, make_schedule, set_rate
 from flodl.train.step.precision import CountedScaler
 from flodl.train.step.torch_schedule import TorchSchedule
@@ -273,7 +273,7 @@ def engine_of_plan(
     values: StepValues | None,
     after_step: Callable[[], object] | None = None,
     reduce: Callable[[], object] | None = None,
-) -> StepEngine:
+) -> TunedEngine:
     """Make the engine that a plan asks for, after ``done`` optimizer steps of the whole run.
 
     With ``reduce``, which averages the gradients of several ranks inside each step, it is an eager
@@ -308,7 +308,7 @@ def engine_of_plan(
         values=values,
         micro_batch=micro if isinstance(micro, int) else None,
     )
-    engine: StepEngine
+    engine: TunedEngine
     if shared:
         engine = eager = EagerEngine(parts.model, parts.optimizer, settings)
         if plan.engine == "auto" and scaler is None and fused_step(parts.optimizer) is not None:
