@@ -32,7 +32,7 @@ from flodl.train.settings.user_parts import (
     warn_of_unfinished_schedule,
 )
 from flodl.train.step import StepSettings, TunedEngine, make_engine
-from flodl.train.step.learning_rate import SteeredRate, make_schedule, set_rate
+from flodl.train.step.learning_rate import SteeredRate, make_schedule, scale_rates
 from flodl.train.step.precision import CountedScaler
 from flodl.train.step.torch_schedule import TorchSchedule
 from flodl.train.step.tuned import EagerEngine
@@ -203,6 +203,18 @@ def make_loader(
     return IterableLoader(plan.dataset, counted, device=device, part=part, **chosen)
 
 
+def order_facts(plan: TrainingPlan, loader: DataLoader) -> dict[str, Any]:
+    """Return what decides which samples an epoch has, and in which order."""
+    options = {**LOADER_DEFAULTS, **plan.loader_options}
+    return {
+        "samples": loader.num_samples,
+        "batch_size": loader.batch_size,
+        "seed": loader.seed,
+        "sampler": loader.order_kind,
+        **{name: options[name] for name in LOADER_DEFAULTS},
+    }
+
+
 @final
 class CountedRate:
     """The learning rate of a rank, scaled by the number of ranks or by their batch counts.
@@ -227,7 +239,7 @@ class CountedRate:
                 "for all ranks into the optimizer"
             )
         if parts.schedule is None and self._scale != 1.0:
-            self._multiply(self._scale)
+            scale_rates(self._optimizer, self._scale)
 
     def follow(self, counts: Sequence[int]) -> None:
         """Scale by the current batch counts, if ``lr_world`` is ``effective``.
@@ -241,7 +253,7 @@ class CountedRate:
         change, self._scale = scale / self._scale, scale
         self.steered.scale *= change
         if self.steered.schedule is None:
-            self._multiply(change)
+            scale_rates(self._optimizer, change)
 
     def state(self) -> dict[str, float]:
         """Return the factors of the rate, for a checkpoint."""
@@ -251,10 +263,6 @@ class CountedRate:
         """Continue with the result of :meth:`state`; the optimizer has its rates already."""
         if state:
             self.steered.scale, self._scale = state["scale"], state["counted"]
-
-    def _multiply(self, factor: float) -> None:
-        for group in self._optimizer.param_groups:
-            set_rate(group, float(group["lr"]) * factor)
 
 
 def timer_of_rank(plan: TrainingPlan, group: Group) -> BatchTimer:
