@@ -93,7 +93,7 @@ class Group(ABC):
             prompt: Whether all ranks call at about the same time. The timeout is then short, as
                 for an exchange of parameters.
         """
-        return self.gather_objects([float(value) for value in values])
+        return self.gather_objects(list(map(float, values)))
 
     def gather_later(self, values: Sequence[float], *, prompt: bool = False) -> Pending:
         """Begin a :meth:`gather`."""

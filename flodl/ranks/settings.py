@@ -284,11 +284,11 @@ class DdpRunConfig(Settings):
 
     def simulated(self, rank: int) -> tuple[float | None, float | None]:
         """Return the simulated milliseconds per batch and the simulated speed of a rank."""
-        ms, speed = (
-            None if values is None else values[rank % len(values)]
-            for values in (self.simulate_ms, self.simulate_speed)
+        ms, speed = self.simulate_ms, self.simulate_speed
+        return (
+            ms[rank % len(ms)] if ms is not None else None,
+            speed[rank % len(speed)] if speed is not None else None,
         )
-        return ms, speed
 
     def lr_scale(self, counts: Sequence[int]) -> float:
         """Return the factor for the learning rate.

@@ -233,19 +233,26 @@ def epoch_metrics(
     alone = len(shares) == 1
     # The wall clock of rank 0, so that the metrics are the same on every rank.
     epoch_ms = shares[0].epoch_ms
-    states = [share.state for share in shares]
     # The last rank to arrive did not wait: its time is the cost of the exchanges.
-    comm_ms = min(state["comm_ms"] for state in states)
-    spent = sum(state["comm_ms"] + state["wait_ms"] for state in states)
-    (whole,) = add_up([[state] for state in states])
-    batches, (loss, weight) = int(whole["batches"]), whole["losses"]
+    comm_ms, spent = math.inf, 0.0
+    batches = samples = weight = 0
+    loss = 0.0
+    sums: dict[str, Sums] = {}
+    for share in shares:
+        state = share.state
+        comm_ms = min(comm_ms, state["comm_ms"])
+        spent += state["comm_ms"] + state["wait_ms"]
+        batches, samples = batches + int(state["batches"]), samples + int(state["samples"])
+        loss, weight = loss + state["losses"][0], weight + state["losses"][1]
+        for name, values in state["scalars"].items():
+            sums[name] = merged(sums[name], values) if name in sums else values
     return EpochMetrics(
         epoch=epoch,
         avg_loss=loss / weight if weight else math.nan,
-        scalars={**_observed(shares), **_values(whole["scalars"]), **evaluated},
+        scalars={**_observed(shares), **_values(sums), **evaluated},
         epoch_ms=epoch_ms,
-        throughput=int(whole["samples"]) / epoch_ms if epoch_ms else 0.0,
-        share=[one["batches"] / batches if batches else float(alone) for one in states],
+        throughput=samples / epoch_ms if epoch_ms else 0.0,
+        share=[one.state["batches"] / batches if batches else float(alone) for one in shares],
         per_rank=() if alone else tuple(map(_rank_metrics, shares)),
         comm_ms=comm_ms,
         wait_ms=spent / len(shares) - comm_ms,

@@ -17,6 +17,7 @@ from flodl.data.draws import seed_program
 from flodl.data.seeds import own_seed
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account, TimeLedger
+from flodl.ranks.clocks import BatchTimer
 from flodl.ranks.group import Group, group_of_all, host_name
 from flodl.ranks.launch.launcher import detect, mark_begun
 from flodl.ranks.planning.scheduler import initial_schedule
@@ -34,7 +35,7 @@ from flodl.train.observers.rank_checkpoints import RankCheckpoints
 from flodl.train.observers.requests import BetweenSteps, StopRequests, end_launcher
 from flodl.train.observers.steering import Steering
 from flodl.train.observers.step_trace import StepTrace
-from flodl.train.parts import CountedRate, engine_of_plan, timer_of_rank
+from flodl.train.parts import CountedRate, engine_of_plan
 from flodl.train.policies.choice import feed_of
 from flodl.train.policies.feed import Exchanged, FeedParts, SharedGradient
 from flodl.train.policies.in_order import InOrderFeed
@@ -157,7 +158,8 @@ class Loop:
         if found.continues:
             self.rate.restore(counts.rate)
             self.ledger.load(start.state.ledger)
-        timer = timer_of_rank(plan, group)
+        ms, speed = plan.distributed.simulated(group.rank)
+        timer = BatchTimer(group.device, batch_ms=ms, speed=speed)
         gradient = None
         if plan.distributed.policy is Policy.SYNC and not alone:
             gradient = SharedGradient(plan, parts, group, timer, self.stops, self.marks)

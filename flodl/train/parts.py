@@ -17,7 +17,6 @@ from flodl.data.iterable import NOT_PROMISED, gives_batches, remedy_for
 from flodl.device import warn_of_slow_bfloat16
 from flodl.errors import DataError
 from flodl.nn.modes import begin_training
-from flodl.ranks.clocks import BatchTimer
 from flodl.ranks.launch.join import is_first_rank
 from flodl.train.observers.ema import WeightAverage
 from flodl.train.run.part_states import Parts, made
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from flodl.monitor.ledger import TimeLedger
-    from flodl.ranks.group import Group
     from flodl.train.settings import TrainingPlan
     from flodl.train.step.learning_rate import Schedule
     from flodl.train.step.precision import LossScaler
@@ -263,12 +261,6 @@ class CountedRate:
         """Continue with the result of :meth:`state`; the optimizer has its rates already."""
         if state:
             self.steered.scale, self._scale = state["scale"], state["counted"]
-
-
-def timer_of_rank(plan: TrainingPlan, group: Group) -> BatchTimer:
-    """Make the timer of this rank, with its simulated slowness."""
-    ms, speed = plan.distributed.simulated(group.rank)
-    return BatchTimer(group.device, batch_ms=ms, speed=speed)
 
 
 def engine_of_plan(
