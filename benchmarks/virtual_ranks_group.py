@@ -139,29 +139,9 @@ class VirtualGroup(Group):
         found: list[T] = self._bring(value).wait()
         return found
 
-    def gather_objects_to_first(self, value: T) -> list[T] | None:
-        """Return the object of every rank on rank 0."""
-        found = self.gather_objects(value)
-        return found if self.leads else None
-
-    def broadcast_object(self, value: T | None) -> T:
-        """Return the object of rank 0."""
-        found: T = self.gather_objects(value)[0]  # type: ignore[assignment]
-        return found
-
-    def scatter_objects(self, values: Sequence[T] | None) -> T:
-        """Return this rank's part."""
-        parts = self.gather_objects(values)[0]
-        assert parts is not None  # rank 0 gives them
-        return parts[self.rank]
-
     def broadcast_(self, tensor: Tensor) -> None:
         """Overwrite a tensor with that of rank 0."""
         self._bring(tensor, _copy_first).wait()
-
-    def all_reduce_(self, tensor: Tensor, *, maximum: bool = False) -> None:
-        """Overwrite a tensor with the sum over the ranks."""
-        self.all_reduce_later(tensor, maximum=maximum).wait()
 
     def all_reduce_later(self, tensor: Tensor, *, maximum: bool = False) -> Pending:
         """Begin a sum over the ranks."""
@@ -170,10 +150,6 @@ class VirtualGroup(Group):
     def swap_rows_later(self, given: Tensor, taken: Tensor) -> Pending:
         """Begin to send each rank its row."""
         return self._bring((given, taken), _swap)
-
-    def barrier(self) -> None:
-        """Wait until every rank has called this."""
-        self.gather([])
 
     @property
     def store(self) -> Store:

@@ -1,4 +1,4 @@
-"""The terminal of a training program: a status line, the bar of an epoch, and plain lines.
+"""The terminal of a training program: a status line, the bar of an epoch, lines and tables.
 
 Only this module moves the cursor. rich is imported when the first bar is drawn, so that a status
 can appear before torch is imported. In a notebook, the bar is an output that is replaced in place.
@@ -129,6 +129,19 @@ def close_display(display: Display | None) -> None:
         if display is not None and display is _open:
             _open = None
             display.stop()
+
+
+def aligned(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)) -> list[str]:
+    """Return a line for each row of a table; cells end at the same column, except in `left`."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if place in left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append(_GAP.join(cells).rstrip())
+    return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,15 +373,10 @@ class _ErasedLine:
 
     def tell(self, text: str) -> None:
         # The cursor waits at the beginning: what others print replaces the status.
-        self._write(f"\r\x1b[K{text}\r")
+        _write(self._stream, f"\r\x1b[K{text}\r")
 
     def stop(self) -> None:
-        self._write("\r\x1b[K")
-
-    def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.write(text)
-            self._stream.flush()
+        _write(self._stream, "\r\x1b[K")
 
 
 @final
@@ -383,7 +391,7 @@ class _LateLine:
         self.stop()
         if not text:
             return
-        self._timer = threading.Timer(PATIENCE, self._write, [text])
+        self._timer = threading.Timer(PATIENCE, _write, [self._stream, f"{text}\n"])
         self._timer.daemon = True
         self._timer.start()
 
@@ -395,10 +403,11 @@ class _LateLine:
             self._timer.cancel()
             self._timer = None
 
-    def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.write(f"{text}\n")
-            self._stream.flush()
+
+def _write(stream: TextIO, text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        stream.write(text)
+        stream.flush()
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

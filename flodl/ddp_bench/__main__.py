@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import field_validator
 
@@ -108,28 +109,16 @@ def request_of(args: Args) -> Request:
     if policy or backend:
         mode = f"{backend or 'nccl'}-{policy or 'cadence'}"
     launch = {name: str(settings[name]) for name in ("nodes", "rdzv") if name in settings}
-    return Request(
-        models=tuple((args.model or ALL).split(",")),
-        modes=tuple((mode or "solo-0").split(",")),
-        output=args.output,
-        data_dir=args.data_dir,
-        source=args.source,
-        offline=args.offline,
-        epochs=args.epochs,
-        batches=args.batches,
-        batch_size=args.batch_size,
-        lr=args.lr,
-        lr_scale=args.lr_scale,
-        seed=args.seed,
-        seeds=args.seeds,
-        ranks=ranks if isinstance(ranks, int) else None,
-        ddp=DdpRunConfig(**settings_of(settings)),
-        max_grad_norm=args.max_grad_norm,
-        checkpoint_every=args.checkpoint_every,
-        keep_timelines=args.timeline,
-        monitor=args.monitor,
-        launch=tuple(launch.items()),
-    )
+    own: dict[str, Any] = {
+        "models": tuple((args.model or ALL).split(",")),
+        "modes": tuple((mode or "solo-0").split(",")),
+        "ranks": ranks if isinstance(ranks, int) else None,
+        "ddp": DdpRunConfig(**settings_of(settings)),
+        "keep_timelines": args.timeline,
+        "launch": tuple(launch.items()),
+    }
+    same = {one.name: getattr(args, one.name) for one in fields(Request) if one.name not in own}
+    return Request(**same, **own)
 
 
 def main(args: Args) -> int:

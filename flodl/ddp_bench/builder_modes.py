@@ -6,13 +6,7 @@ import time
 from typing import TYPE_CHECKING, final
 
 from flodl.ddp_bench.controls import broken_averaging
-from flodl.ddp_bench.stage import (
-    ModelFactory,
-    OptimizerFactory,
-    ScheduleFactory,
-    Stage,
-    TrainStep,
-)
+from flodl.ddp_bench.stage import Stage
 from flodl.ranks.clocks import BatchTimer
 from flodl.train import Callback, TrainerBuilder, TrainingRun
 from flodl.trainer import Trainer
@@ -24,7 +18,7 @@ if TYPE_CHECKING:
 def train_solo(stage: Stage) -> None:
     """Train on one device, at the simulated speed of the rank with this number."""
     number = stage.cell.solo or 0
-    ms, speed = stage.cell.simulated(number)
+    ms, speed = stage.cell.ddp.simulated(number)
     pace = _Paced(BatchTimer(stage.group.device, batch_ms=ms, speed=speed))
     builder = _described(stage).device(stage.group.device).ddp({"ranks": 1})
     if stage.cell.simulates:
@@ -39,13 +33,9 @@ def train_ranks(stage: Stage) -> None:
 
 
 def _described(stage: Stage) -> TrainerBuilder:
-    cell, task = stage.cell, stage.task
+    cell = stage.cell
     builder = (
-        Trainer.builder(
-            ModelFactory(task.name),
-            OptimizerFactory(task.name, cell.lr),
-            TrainStep(task.name, stage.data.mirrored),
-        )
+        Trainer.builder(stage.model_on, stage.optimizer, stage.loss)
         .dataset(stage.data.train)
         .batch_size(cell.batch_size)
         .num_epochs(cell.epochs)
@@ -59,8 +49,8 @@ def _described(stage: Stage) -> TrainerBuilder:
         .timeline(stage.timeline)
         .progress(False)
     )
-    if task.schedule is not None:
-        builder.scheduler(ScheduleFactory(task.name, cell.lr, stage.batches * cell.epochs))
+    if (schedule := stage.schedule()) is not None:
+        builder.scheduler(lambda _: schedule)
     if cell.max_grad_norm is not None:
         builder.max_grad_norm(cell.max_grad_norm)
     if cell.monitor is not None and stage.group.leads:

@@ -18,6 +18,12 @@ TORCH_LOCAL = "torch-postlocalsgd"
 MODES = ("solo-0", "solo-1", SETUP_MODE, *BUILDER_MODES, TORCH_DDP, TORCH_LOCAL)
 """Every mode that ``--mode all`` runs."""
 
+_RECORDED = (
+    *("epochs", "batches", "batch_size", "lr", "lr_scale", "seed", "ranks", "max_grad_norm"),
+    *("checkpoint_every", "keep_timelines", "monitor"),
+)
+"""Settings of a run that its record has as they are."""
+
 _SOLO = re.compile(r"solo-([0-9]+)")
 
 
@@ -111,14 +117,6 @@ class Cell(CommonSettings):
         policy, backend = mode_of(mode)
         return self.ddp.having(policy=policy, backend=backend, ranks=self.ranks)
 
-    def simulated(self, rank: int) -> tuple[float | None, float | None]:
-        """Return the simulated milliseconds per batch and the simulated speed of a rank."""
-        ms, speed = self.ddp.simulate_ms, self.ddp.simulate_speed
-        return (
-            ms[rank % len(ms)] if ms is not None else None,
-            speed[rank % len(speed)] if speed is not None else None,
-        )
-
     @property
     def simulates(self) -> bool:
         """Whether the speeds of the ranks are simulated."""
@@ -128,21 +126,12 @@ class Cell(CommonSettings):
         """Return all settings as JSON values for the record of the run."""
         ddp = asdict(self.rank_settings())
         ddp["outer_optimizer"] = None if self.ddp.outer_optimizer is None else "custom"
+        own = {name: getattr(self, name) for name in _RECORDED}
         return {
-            "epochs": self.epochs,
-            "batches": self.batches,
-            "batch_size": self.batch_size,
-            "lr": self.lr,
-            "lr_scale": self.lr_scale,
+            **own,
             "rate_factor": self.rate_factor,
-            "seed": self.seed,
             "data": self.source,
             "data_dir": str(self.data_dir),
-            "ranks": self.ranks,
-            "max_grad_norm": self.max_grad_norm,
-            "checkpoint_every": self.checkpoint_every,
-            "keep_timelines": self.keep_timelines,
-            "monitor": self.monitor,
             **dict(self.launch),
             "ddp": {name: _json_value(value) for name, value in ddp.items()},
         }

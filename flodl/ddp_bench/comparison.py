@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from flodl.ddp_bench.analyze import ENOUGH_SECONDS, ENOUGH_SEEDS, Verdict
 from flodl.ddp_bench.controls import CONTROLS, STANDS_FOR
 from flodl.ddp_bench.summary import ALONE, ModelSummary, ModeSummary
+from flodl.terminal import aligned
 
 _HEADER = ("mode", "result", "seconds", "speed-up", "efficiency", "verdict")
 
@@ -20,13 +21,8 @@ def table_of(model: ModelSummary) -> list[str]:
     if alone is None or len(model.modes) < 2:
         return []
     rows = [_HEADER, *(_row(model, one, alone) for one in model.modes)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"{model.model}: {alone.first.metric}, by mode"]
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
-        lines.append("  ".join(["", *cells, row[-1]]).rstrip())
-    return [*lines, *what_is_missing(model)]
+    lines = [f"  {line}" for line in aligned(rows, left=(0, len(_HEADER) - 1))]
+    return [f"{model.model}: {alone.first.metric}, by mode", *lines, *what_is_missing(model)]
 
 
 def control_failures(models: Sequence[ModelSummary]) -> Iterator[str]:

@@ -6,8 +6,6 @@ import json
 import os
 import time
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -23,8 +21,8 @@ from flodl.ddp_bench.setup_mode import train_setup
 from flodl.ddp_bench.stage import Stage
 from flodl.ddp_bench.torch_modes import train_gradient_average, train_local_steps
 from flodl.device import hardware_name
-from flodl.monitor import EventKind, Timeline, merge_timelines
-from flodl.ranks.clocks import clock_offsets
+from flodl.monitor import EventKind, Timeline
+from flodl.train.observers import merged_timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,7 +84,8 @@ class _Run:
         with Timeline(rank=group.rank if several else None) as timeline:
             stage = Stage(cell, data, group, evaluate, timeline, self._tell, self._keep)
             _TRAIN.get(cell.mode, train_solo if cell.solo is not None else train_ranks)(stage)
-        merged = self._merged(timeline)
+        kept = cell.folder if cell.keep_timelines else None
+        merged = merged_timeline(timeline, group, kept)
         if merged is None:
             return None
         record = self._record(merged, evaluate.samples)
@@ -125,24 +124,6 @@ class _Run:
         if every is not None and epochs % every == 0:
             path = self._cell.folder / f"epoch-{epochs}.fdl"
             save_checkpoint_file(path, model.named_parameters(), model.named_buffers())
-
-    def _merged(self, timeline: Timeline) -> Timeline | None:
-        """Merge the timelines of all ranks on rank 0, on its clock."""
-        group = self._group
-        if group.world_size == 1:
-            return timeline
-        offsets = [one.ms for one in clock_offsets(group, lambda: timeline.elapsed_ms)]
-        with TemporaryDirectory() as scratch:
-            own = Path(scratch) / "own.json"
-            timeline.save_json(own)
-            parts = group.gather_objects_to_first(own.read_bytes())
-            if parts is None:
-                return None
-            folder = self._cell.folder if self._cell.keep_timelines else Path(scratch)
-            paths = [folder / f"timeline-rank{rank}.json" for rank in range(len(parts))]
-            for path, part in zip(paths, parts, strict=True):
-                path.write_bytes(part)
-            return merge_timelines(paths, offsets)
 
     def _save_timeline(self, timeline: Timeline) -> None:
         folder = self._cell.folder

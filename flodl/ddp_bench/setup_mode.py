@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
 from flodl.data import DataLoader
-from flodl.ddp_bench.data import prepare
-from flodl.ddp_bench.stage import OptimizerFactory, ScheduleFactory, Stage
-from flodl.ranks.settings import DdpConfig
+from flodl.ddp_bench.stage import Stage, variables
+from flodl.ranks.settings import SIMULATION_VARIABLE, DdpConfig
 from flodl.train.callbacks import model_metrics
 from flodl.trainer import Trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
     from flodl.train.plain_loop.setup import TrainingSetup
 
-_PACE = "FLODL_SIM_MS"
-
 
 def train_setup(stage: Stage) -> None:
     """Train; all ranks compute each batch of the common order together."""
-    cell, task, group = stage.cell, stage.task, stage.group
-    with _declared_pace(stage):
+    cell, declared = stage.cell, stage.cell.ddp.simulate_ms
+    pace = {} if declared is None else {SIMULATION_VARIABLE: ",".join(f"{ms:g}" for ms in declared)}
+    with variables(**pace):
         setup = Trainer.setup(
             stage.build(),
             None,
-            OptimizerFactory(task.name, cell.lr),
+            stage.optimizer,
             config=DdpConfig(
                 speed_hint=cell.ddp.speed_hint,
                 overhead_target=cell.ddp.overhead_target,
@@ -43,10 +37,9 @@ def train_setup(stage: Stage) -> None:
                 timeline=stage.timeline,
             ),
         )
-        if task.schedule is not None:
-            batches = stage.batches * cell.epochs
-            setup.set_scheduler(ScheduleFactory(task.name, cell.lr, batches)(group.world_size))
-        loader = DataLoader(stage.data.train, cell.batch_size, device=group.device, seed=cell.seed)
+        setup.set_scheduler(stage.schedule())
+        device = stage.group.device
+        loader = DataLoader(stage.data.train, cell.batch_size, device=device, seed=cell.seed)
         for epoch in range(cell.epochs):
             _epoch(stage, setup, loader, epoch)
 
@@ -73,38 +66,12 @@ def _epoch(stage: Stage, setup: TrainingSetup, loader: DataLoader, epoch: int) -
 
 def _steps(stage: Stage, setup: TrainingSetup, loader: DataLoader, epoch: int) -> Tensor:
     """Train the batches of an epoch; return the sum of their losses."""
-    cell, task = stage.cell, stage.task
     # All ranks need the same images, so they draw the same crops.
-    crops = torch.Generator().manual_seed((cell.seed << 16) + epoch)
+    crops = torch.Generator().manual_seed((stage.cell.seed << 16) + epoch)
     total = torch.zeros((), device=stage.group.device)
     for batch in loader.epoch(epoch):
-        inputs, target = prepare(
-            task,
-            batch["input"],
-            batch["target"],
-            mirrored=stage.data.mirrored,
-            training=True,
-            generator=crops,
-        )
-        loss = task.loss(setup.model, setup.model(inputs), target)
+        loss = stage.loss(setup.model, batch, crops)
         loss.backward()  # type: ignore[no-untyped-call]
         setup.step()
         total += loss.detach()
     return total
-
-
-@contextmanager
-def _declared_pace(stage: Stage) -> Iterator[None]:
-    """Pass the simulated milliseconds per batch to the setup, through the environment."""
-    declared, before = stage.cell.ddp.simulate_ms, os.environ.get(_PACE)
-    if declared is None:
-        yield
-        return
-    os.environ[_PACE] = ",".join(f"{ms:g}" for ms in declared)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_PACE]
-        else:
-            os.environ[_PACE] = before

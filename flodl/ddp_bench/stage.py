@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from flodl.ddp_bench.data import BenchData, prepare
-from flodl.ddp_bench.models import TASKS, Task
 from flodl.ddp_bench.records import EpochRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor, nn
 
     from flodl.data import Batch
     from flodl.ddp_bench.cell import Cell
     from flodl.ddp_bench.evaluation import Evaluation
+    from flodl.ddp_bench.models import Task
     from flodl.monitor.timeline import Timeline
     from flodl.ranks.group import Group
     from flodl.train.step.learning_rate import Schedule
@@ -50,10 +52,43 @@ class Stage:
         """Number of batches of an epoch, of all ranks together."""
         return len(self.data.train) // self.cell.batch_size
 
+    def model_on(self, device: torch.device) -> nn.Module:
+        """Make the model; used as a model factory."""
+        return self.task.build().to(device)
+
     def build(self) -> nn.Module:
         """Make the model on the device, the same on every rank."""
         torch.manual_seed(self.cell.seed)
-        return self.task.build().to(self.group.device)
+        return self.model_on(self.group.device)
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """Make the optimizer; used as an optimizer factory."""
+        return self.task.optimizer(parameters, self.cell.lr)
+
+    def schedule(self) -> Schedule | None:
+        """Make the schedule, over the batches of all ranks; None if the task has none."""
+        make = self.task.schedule
+        return None if make is None else make(self.cell.lr, self.batches * self.cell.epochs)
+
+    def loss(
+        self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Compute the loss of one batch; used as a training function.
+
+        Args:
+            model: What is trained; the model, or what wraps it.
+            batch: Samples of the training set.
+            generator: Generator for random crops; None: torch's default one.
+        """
+        inputs, target = prepare(
+            self.task,
+            batch["input"],
+            batch["target"],
+            mirrored=self.data.mirrored,
+            training=True,
+            generator=generator,
+        )
+        return self.task.loss(model, model(inputs), target)
 
     def end_epoch(self, epoch: int, model: nn.Module, **measured: Any) -> None:
         """Evaluate the model on all ranks; report the epoch and save the model on rank 0.
@@ -76,59 +111,19 @@ class Stage:
             self.keep(epoch + 1, model)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class ModelFactory:
-    """``(device) -> module``, by the name of a task."""
-
-    model: str
-
-    def __call__(self, device: torch.device) -> nn.Module:
-        """Make the model."""
-        return TASKS[self.model].build().to(device)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class OptimizerFactory:
-    """``(parameters) -> optimizer``, by the name of a task."""
-
-    model: str
-    lr: float
-
-    def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """Make the optimizer."""
-        return TASKS[self.model].optimizer(parameters, self.lr)
+@contextmanager
+def variables(**changes: str | None) -> Iterator[None]:
+    """Change environment variables inside the context; None unsets one."""
+    before = {name: os.environ.get(name) for name in changes}
+    _set(changes)
+    try:
+        yield
+    finally:
+        _set(before)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class ScheduleFactory:
-    """``(world_size) -> schedule`` over the batches of all ranks, by the name of a task."""
-
-    model: str
-    lr: float
-    batches: int
-
-    def __call__(self, world_size: int) -> Schedule:  # noqa: ARG002 - positions count all ranks
-        """Make the schedule."""
-        make = TASKS[self.model].schedule
-        assert make is not None  # noqa: S101 - asked for only where there is one
-        return make(self.lr, self.batches)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class TrainStep:
-    """``(model, batch) -> loss``, by the name of a task."""
-
-    model: str
-    mirrored: bool
-
-    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Compute the loss of one batch."""
-        task = TASKS[self.model]
-        inputs, target = prepare(
-            task, batch["input"], batch["target"], mirrored=self.mirrored, training=True
-        )
-        return task.loss(model, model(inputs), target)
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -14,6 +13,7 @@ from flodl import log
 from flodl.ddp_bench.cell import Cell
 from flodl.ddp_bench.harness import run_cell
 from flodl.ddp_bench.records import RunFolder, RunRecord, is_complete, read_run
+from flodl.ddp_bench.stage import variables
 from flodl.device import usable_gpus
 from flodl.errors import WorkersFailed
 from flodl.ranks.group import Group, LocalGroup
@@ -124,20 +124,11 @@ def _on_ranks(cell: Cell, group: Group) -> RunRecord | None:
         return run_cell(cell, group)
     record = None
     if group.rank == cell.solo % group.world_size:
-        with _on_its_own():
+        # So that the training does not see that this is a rank.
+        with variables(**dict.fromkeys(_LAUNCHERS)):
             record = run_cell(cell, LocalGroup(group.device))
     records = group.gather_objects(record)
     return next((one for one in records if one is not None), None) if group.leads else None
-
-
-@contextmanager
-def _on_its_own() -> Iterator[None]:
-    """Hide the launcher's variables, so that code inside does not see that this is a rank."""
-    hidden = {name: os.environ.pop(name) for name in _LAUNCHERS if name in os.environ}
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)
 
 
 def _failed(cell: Cell, reason: str) -> Outcome:

@@ -23,7 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from flodl.data import DataLoader
-from flodl.ddp_bench.data import prepare
 from flodl.ddp_bench.stage import Stage
 from flodl.ranks.clocks import BatchTimer
 from flodl.train.callbacks import model_metrics
@@ -138,13 +137,12 @@ def _parallel(inner: nn.Module, stage: Stage, **options: Any) -> DistributedData
 
 def _train(stage: Stage, recipe: Recipe) -> None:
     """Train all epochs; in step ``s``, rank ``r`` takes batch ``s·W + r`` of the common order."""
-    cell, task, group = stage.cell, stage.task, stage.group
+    cell, group = stage.cell, stage.group
     loader = DataLoader(stage.data.train, cell.batch_size, device=group.device, seed=cell.seed)
     rate = None
-    if task.schedule is not None:
-        schedule = task.schedule(cell.lr, stage.batches * cell.epochs)
+    if (schedule := stage.schedule()) is not None:
         rate = ScheduledRate(recipe.optimizer, SteeredRate(schedule, cell.rate_factor))
-    ms, speed = cell.simulated(group.rank)
+    ms, speed = cell.ddp.simulated(group.rank)
     timer = BatchTimer(group.device, batch_ms=ms, speed=speed)
     for epoch in range(cell.epochs):
         stage.timeline.event("epoch_start", epoch=epoch)
@@ -177,7 +175,7 @@ def _epoch(
     epoch: int,
 ) -> tuple[Tensor, int]:
     """Train this rank's batches of an epoch; return the sum of the losses and the batch count."""
-    cell, task, group = stage.cell, stage.task, stage.group
+    cell, group = stage.cell, stage.group
     steps = stage.batches // group.world_size
     total = torch.zeros((), device=group.device)
     timer.begin()
@@ -185,12 +183,9 @@ def _epoch(
         first = step * group.world_size
         number = first + group.rank
         ((_, batch),) = loader.deliver(epoch, number, number + 1)
-        inputs, target = prepare(
-            task, batch["input"], batch["target"], mirrored=stage.data.mirrored, training=True
-        )
         if rate is not None:
             rate.apply(epoch * stage.batches + first)
-        loss = task.loss(recipe.outer, recipe.outer(inputs), target)
+        loss = stage.loss(recipe.outer, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         if cell.max_grad_norm is not None:
             clip_grad_norm_(recipe.inner.parameters(), cell.max_grad_norm)

@@ -22,6 +22,7 @@ from flodl.graph.freezing import (
 )
 from flodl.graph.paths import Found, PathKind, Target, locate, place_of, resolve, resolve_owner
 from flodl.graph.persist import load_part
+from flodl.terminal import aligned
 
 if TYPE_CHECKING:
     from flodl.graph.graph import Graph
@@ -323,13 +324,7 @@ def param_summary(graph: Graph) -> str:
             (owner, str(len(parameters)), f"{elements:,}", f"{share:.1f}%", _status(parameters))
         )
     rows.append(("total", str(len(everything)), f"{total:,}", "", _status(everything)))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return "\n".join(
-        "  ".join(
-            [row[0].ljust(widths[0]), *(row[c].rjust(widths[c]) for c in (1, 2, 3)), row[4]]
-        ).rstrip()
-        for row in rows
-    )
+    return "\n".join(aligned(rows, left=(0, 4)))
 
 
 def _parameters_by_owner(graph: Graph) -> dict[str, list[nn.Parameter]]:

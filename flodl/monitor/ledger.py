@@ -17,6 +17,7 @@ from typing import Any, final
 
 from fdl.base.run_record import started_ticks
 from fdl.base.units import counted, format_duration
+from flodl.terminal import aligned
 
 
 class Account(StrEnum):
@@ -129,11 +130,7 @@ class TimeLedger:
         lines = [["time", *(title for title, _ in columns)]]
         lines += [[name, *(_part(sums, name) for _, sums in columns)] for name in ordered]
         lines.append(["total", *(_part(sums, None) for _, sums in columns)])
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
-            for line in lines
-        )
+        return "\n".join(aligned(lines))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint as JSON: seconds of every session, this one last."""

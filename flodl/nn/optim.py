@@ -43,7 +43,7 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
     """
     rate = _checked("lr", lr)
     for group in optimizer.param_groups:
-        _assign(group, rate)
+        set_rate(group, rate)
 
 
 def set_group_lr(optimizer: Optimizer, index: int, lr: float) -> None:
@@ -63,7 +63,7 @@ def set_group_lr(optimizer: Optimizer, index: int, lr: float) -> None:
         raise IndexError(
             f"there is no parameter group {index}: the optimizer has {len(groups)}, counted from 0"
         )
-    _assign(groups[index], _checked("lr", lr))
+    set_rate(groups[index], _checked("lr", lr))
 
 
 def scale_lr(optimizer: Optimizer, factor: float) -> None:
@@ -81,7 +81,8 @@ def scale_lr(optimizer: Optimizer, factor: float) -> None:
             group["lr"] = rate * scale
 
 
-def _assign(group: Group, rate: float) -> None:
+def set_rate(group: Group, rate: float) -> None:
+    """Set the learning rate of a parameter group, whether it is a number or a tensor."""
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(rate)
     else:

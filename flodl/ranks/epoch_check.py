@@ -152,12 +152,7 @@ class EpochCheck:
         for rank, size in zip(spans.ranks.tolist(), spans.sizes.tolist(), strict=True):
             self.rank_samples[rank] += size
         inside = (spans.stops <= self.facts.used) & planned
-        for place in np.flatnonzero(~inside).tolist():
-            start, rank = int(spans.starts[place]), int(spans.ranks[place])
-            self._say(start, rank, "lies outside of the training")
-        known = _Spans(
-            spans.starts[inside], spans.sizes[inside], spans.ranks[inside], spans.digests[inside]
-        )
+        known = self._inside(spans, inside, "lies outside of the training")
         over = [stop for _, stop, _ in self._reach if planned and stop <= self.facts.used]
         cover = _cover(piece, known, over, self.before)
         without = self._left_out(piece, order)
@@ -174,15 +169,18 @@ class EpochCheck:
         """Count how often a guard left every sample of a piece out."""
         spans = self._spans(piece, left_out=True)
         inside = spans.stops <= piece.stop
-        for place in np.flatnonzero(~inside).tolist():
-            start, rank = int(spans.starts[place]), int(spans.ranks[place])
-            self._say(start, rank, "was left out and lies outside of the training")
-        known = _Spans(
-            spans.starts[inside], spans.sizes[inside], spans.ranks[inside], spans.digests[inside]
-        )
+        known = self._inside(spans, inside, "was left out and lies outside of the training")
         if order is not None and piece.stop > piece.start:
             self._compare(piece, known, order)
         return _cover(piece, known, [], 0)
+
+    def _inside(self, spans: _Spans, inside: NDArray[np.bool_], what: str) -> _Spans:
+        """Return the batches that lie inside the training; say what the others are."""
+        for place in np.flatnonzero(~inside).tolist():
+            self._say(int(spans.starts[place]), int(spans.ranks[place]), what)
+        return _Spans(
+            spans.starts[inside], spans.sizes[inside], spans.ranks[inside], spans.digests[inside]
+        )
 
     def _spans(self, piece: _Piece, *, left_out: bool = False) -> _Spans:
         """Read the batches that begin in a piece; the last piece includes those after the end."""

@@ -17,7 +17,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final
 
@@ -53,7 +53,8 @@ class Pending(ABC):
 class Group(ABC):
     """All ranks of one training, seen from one of them.
 
-    Every method that exchanges values is collective: all ranks call it, in the same order.
+    Every method that exchanges values is collective: all ranks call it, in the same order. A group
+    exchanges objects and tensors; here is what follows from that.
 
     Attributes:
         rank: Number of this process.
@@ -84,8 +85,7 @@ class Group(ABC):
         """Number of the random numbers of this rank, which differ between ranks."""
         return self.rank
 
-    @abstractmethod
-    def gather(self, values: Sequence[float], *, prompt: bool = False) -> list[list[float]]:
+    def gather(self, values: Sequence[float], *, prompt: bool = False) -> list[list[float]]:  # noqa: ARG002
         """Return the values of every rank as float64; all ranks pass the same number of values.
 
         Args:
@@ -93,41 +93,44 @@ class Group(ABC):
             prompt: Whether all ranks call at about the same time. The timeout is then short, as
                 for an exchange of parameters.
         """
+        return self.gather_objects(list(map(float, values)))
 
-    @abstractmethod
     def gather_later(self, values: Sequence[float], *, prompt: bool = False) -> Pending:
         """Begin a :meth:`gather`."""
+        return Done(self.gather(values, prompt=prompt))
 
     @abstractmethod
     def gather_objects(self, value: T) -> list[T]:
         """Return the object of every rank; objects are pickled between our own processes."""
 
-    @abstractmethod
     def gather_objects_to_first(self, value: T) -> list[T] | None:
         """Return the object of every rank on rank 0, None elsewhere."""
+        found = self.gather_objects(value)
+        return found if self.leads else None
 
-    @abstractmethod
     def broadcast_object(self, value: T | None) -> T:
         """Return the object of rank 0."""
+        return self.gather_objects(value)[0]  # type: ignore[return-value]
 
     def from_first(self, make: Callable[[], T]) -> T:
         """Return what rank 0 makes; the other ranks do not call the function."""
         return self.broadcast_object(make() if self.leads else None)
 
-    @abstractmethod
     def scatter_objects(self, values: Sequence[T] | None) -> T:
         """Return this rank's item of a list that rank 0 passes."""
+        parts: Sequence[T] = self.broadcast_object(values)
+        return parts[self.rank]
 
     @abstractmethod
     def broadcast_(self, tensor: Tensor) -> None:
         """Overwrite a tensor, on any device, with that of rank 0."""
 
-    @abstractmethod
     def all_reduce_(self, tensor: Tensor, *, maximum: bool = False) -> None:
         """Overwrite a tensor with the sum (or the maximum) over the ranks.
 
         Uses the data group: NCCL for a tensor on a GPU, Gloo for a tensor in host memory.
         """
+        self.all_reduce_later(tensor, maximum=maximum).wait()
 
     @abstractmethod
     def all_reduce_later(self, tensor: Tensor, *, maximum: bool = False) -> Pending:
@@ -142,9 +145,9 @@ class Group(ABC):
             taken: Takes the rows of the ranks; of the same size.
         """
 
-    @abstractmethod
     def barrier(self) -> None:
         """Wait until every rank has called this."""
+        self.gather_objects(None)
 
     @property
     @abstractmethod
@@ -164,45 +167,11 @@ class LocalGroup(Group):
         self.device = device or torch.device("cpu")
         self._store = HashStore()
 
-    def gather(
-        self,
-        values: Sequence[float],
-        *,
-        prompt: bool = False,  # noqa: ARG002
-    ) -> list[list[float]]:
-        """Return the values."""
-        return [list(map(float, values))]
-
-    def gather_later(
-        self,
-        values: Sequence[float],
-        *,
-        prompt: bool = False,  # noqa: ARG002
-    ) -> Pending:
-        """Return the values as a finished exchange."""
-        return Done(self.gather(values))
-
     def gather_objects(self, value: T) -> list[T]:
         """Return the object."""
         return [value]
 
-    def gather_objects_to_first(self, value: T) -> list[T] | None:
-        """Return the object."""
-        return [value]
-
-    def broadcast_object(self, value: T | None) -> T:
-        """Return the object."""
-        return value  # type: ignore[return-value]
-
-    def scatter_objects(self, values: Sequence[T] | None) -> T:
-        """Return the only part."""
-        assert values is not None  # noqa: S101 - rank 0 gives them
-        return values[0]
-
     def broadcast_(self, tensor: Tensor) -> None:
-        """Leave the tensor unchanged."""
-
-    def all_reduce_(self, tensor: Tensor, *, maximum: bool = False) -> None:
         """Leave the tensor unchanged."""
 
     def all_reduce_later(self, tensor: Tensor, *, maximum: bool = False) -> Pending:  # noqa: ARG002
@@ -212,9 +181,6 @@ class LocalGroup(Group):
     def swap_rows_later(self, given: Tensor, taken: Tensor) -> Pending:
         """Copy the only row."""
         return Done(taken.copy_(given))
-
-    def barrier(self) -> None:
-        """Return at once."""
 
     @property
     def store(self) -> Store:
@@ -284,7 +250,7 @@ class ProcessGroups(Group):
         rows = [torch.empty_like(mine) for _ in range(self.world_size)]
         with _with_others():
             work = dist.all_gather(rows, mine, group=group, async_op=True)
-        return _Work(work, lambda: [row.tolist() for row in rows])
+        return Work(work, lambda: [row.tolist() for row in rows])
 
     def gather_objects(self, value: T) -> list[T]:
         """Return the object of every rank."""
@@ -333,14 +299,14 @@ class ProcessGroups(Group):
         group = self._group_of(tensor)
         with _with_others():
             work = dist.all_reduce(tensor, op=_operation(maximum), group=group, async_op=True)
-        return _Work(work, lambda: tensor)
+        return Work(work, lambda: tensor)
 
     def swap_rows_later(self, given: Tensor, taken: Tensor) -> Pending:
         """Begin to send each rank its row."""
         group = self._group_of(given)
         with _with_others():
             work = dist.all_to_all_single(taken, given, group=group, async_op=True)
-        return _Work(work, lambda: taken)
+        return Work(work, lambda: taken)
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""
@@ -404,24 +370,6 @@ class Done(Pending):
         return self._value
 
 
-@final
-class _Work(Pending):
-    """An exchange that torch carries out."""
-
-    def __init__(self, work: Any, result: Any) -> None:
-        self._work, self._result = work, result
-
-    def done(self) -> bool:
-        """Whether torch has finished the exchange."""
-        return bool(self._work.is_completed())
-
-    def wait(self) -> Any:
-        """Wait through torch; on a GPU the stream waits, not the host."""
-        with _with_others():
-            self._work.wait()
-        return self._result()
-
-
 @contextmanager
 def _with_others() -> Iterator[None]:
     """Turn a failed exchange into an error that names the likely cause.
@@ -438,6 +386,35 @@ def _with_others() -> Iterator[None]:
             f"rank {dist.get_rank()} has lost the other ranks: one of them has died, hangs, or "
             f"cannot be reached any more ({reason})"
         ) from error
+
+
+@final
+class Work(Pending):
+    """An exchange that torch carries out.
+
+    Args:
+        work: The exchange, as torch knows it.
+        result: Returns what the ranks exchanged.
+        waiting: The context in which to wait.
+    """
+
+    def __init__(
+        self,
+        work: Any,
+        result: Callable[[], Any],
+        waiting: Callable[[], AbstractContextManager[None]] = _with_others,
+    ) -> None:
+        self._work, self._result, self._waiting = work, result, waiting
+
+    def done(self) -> bool:
+        """Whether torch has finished the exchange."""
+        return bool(self._work.is_completed())
+
+    def wait(self) -> Any:
+        """Wait through torch; on a GPU the stream waits, not the host."""
+        with self._waiting():
+            self._work.wait()
+        return self._result()
 
 
 def host_name() -> str:

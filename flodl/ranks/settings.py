@@ -282,6 +282,14 @@ class DdpRunConfig(Settings):
             return self.speeds
         return hinted_speeds(self.speed_hint, world_size)
 
+    def simulated(self, rank: int) -> tuple[float | None, float | None]:
+        """Return the simulated milliseconds per batch and the simulated speed of a rank."""
+        ms, speed = self.simulate_ms, self.simulate_speed
+        return (
+            ms[rank % len(ms)] if ms is not None else None,
+            speed[rank % len(speed)] if speed is not None else None,
+        )
+
     def lr_scale(self, counts: Sequence[int]) -> float:
         """Return the factor for the learning rate.
 

@@ -12,9 +12,10 @@ import torch
 from flodl import log
 from flodl.errors import DivergedError
 from flodl.nn.modes import evaluating
+from flodl.nn.optim import set_rate
 from flodl.ranks.launch.interrupt import Terminated
 from flodl.train.metrics import record_scalar
-from flodl.train.step.learning_rate import set_rate
+from flodl.train.step.learning_rate import scale_rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -133,8 +134,7 @@ class Worker:
 
     def scale_lr(self, factor: float) -> None:
         """Multiply the learning rate of every group; a schedule overwrites it at each step."""
-        for group in self.optimizer.param_groups:
-            set_rate(group, float(group["lr"]) * factor)
+        scale_rates(self.optimizer, factor)
 
     def set_lr_scale(self, scale: float) -> None:
         """Multiply the rates of the schedule by this from now on; no effect without a schedule."""

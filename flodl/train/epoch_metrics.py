@@ -184,7 +184,11 @@ def add_up(states: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]
     sums: dict[int, dict[str, Any]] = {}
     for state in states:
         for known in state:
-            into = sums.setdefault(int(known["epoch"]), _nothing(int(known["epoch"])))
+            epoch = int(known["epoch"])
+            if epoch not in sums:
+                sums[epoch] = {**known, "scalars": dict(known["scalars"])}
+                continue
+            into = sums[epoch]
             into["losses"] = [a + b for a, b in zip(into["losses"], known["losses"], strict=True)]
             for name, sums_of in known["scalars"].items():
                 before = into["scalars"].get(name)
@@ -192,19 +196,6 @@ def add_up(states: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]
             for name in ("batches", "samples", "busy_ms", "comm_ms", "wait_ms"):
                 into[name] += known[name]
     return [sums[epoch] for epoch in sorted(sums)]
-
-
-def _nothing(epoch: int) -> dict[str, Any]:
-    return {
-        "epoch": epoch,
-        "losses": [0.0, 0],
-        "scalars": {},
-        "batches": 0,
-        "samples": 0,
-        "busy_ms": 0.0,
-        "comm_ms": 0.0,
-        "wait_ms": 0.0,
-    }
 
 
 @final

@@ -17,8 +17,10 @@ from flodl.data.draws import seed_program
 from flodl.data.seeds import own_seed
 from flodl.errors import DivergedError
 from flodl.monitor.ledger import Account, TimeLedger
+from flodl.ranks.clocks import BatchTimer
 from flodl.ranks.group import Group, group_of_all, host_name
 from flodl.ranks.launch.launcher import detect, mark_begun
+from flodl.ranks.planning.scheduler import initial_schedule
 from flodl.ranks.settings import Policy
 from flodl.train.callbacks import Hooks, TrainingRun, Worker
 from flodl.train.epoch_metrics import EpochLogs
@@ -33,9 +35,9 @@ from flodl.train.observers.rank_checkpoints import RankCheckpoints
 from flodl.train.observers.requests import BetweenSteps, StopRequests, end_launcher
 from flodl.train.observers.steering import Steering
 from flodl.train.observers.step_trace import StepTrace
-from flodl.train.parts import CountedRate, engine_of_plan, timer_of_rank
-from flodl.train.policies.choice import feed_of, first_schedule, shared_gradient
-from flodl.train.policies.feed import Exchanged, FeedParts
+from flodl.train.parts import CountedRate, engine_of_plan
+from flodl.train.policies.choice import feed_of
+from flodl.train.policies.feed import Exchanged, FeedParts, SharedGradient
 from flodl.train.policies.in_order import InOrderFeed
 from flodl.train.run.rank_state import begin
 from flodl.train.run.resume import Start, undone
@@ -108,7 +110,10 @@ class Loop:
             every_step=self.hooks.watches_steps or self.peers.world_size > 1,
             last_step=plan.most_steps,
         )
-        self._planned = None if config is None else (config, first_schedule(plan, config))
+        self._planned = None
+        if config is not None:
+            speeds = plan.distributed.relative_speeds(config.world_size)
+            self._planned = config, initial_schedule(config, speeds)
         # Before the resume, in which epoch_fn may set a schedule.
         counts = self._planned[1].elche.counts if self._planned else (1,)
         self.rate = CountedRate(plan, parts, counts)
@@ -153,10 +158,11 @@ class Loop:
         if found.continues:
             self.rate.restore(counts.rate)
             self.ledger.load(start.state.ledger)
-        timer = timer_of_rank(plan, group)
+        ms, speed = plan.distributed.simulated(group.rank)
+        timer = BatchTimer(group.device, batch_ms=ms, speed=speed)
         gradient = None
         if plan.distributed.policy is Policy.SYNC and not alone:
-            gradient = shared_gradient(plan, parts, group, timer, self.stops, self.marks)
+            gradient = SharedGradient(plan, parts, group, timer, self.stops, self.marks)
         engine = engine_of_plan(
             plan, parts, self.rate.steered, done=counts.steps, ledger=self.ledger,
             values=step_values, reduce=gradient,

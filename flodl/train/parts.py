@@ -17,7 +17,6 @@ from flodl.data.iterable import NOT_PROMISED, gives_batches, remedy_for
 from flodl.device import warn_of_slow_bfloat16
 from flodl.errors import DataError
 from flodl.nn.modes import begin_training
-from flodl.ranks.clocks import BatchTimer
 from flodl.ranks.launch.join import is_first_rank
 from flodl.train.observers.ema import WeightAverage
 from flodl.train.run.part_states import Parts, made
@@ -31,8 +30,8 @@ from flodl.train.settings.user_parts import (
     warn_of_single_sample,
     warn_of_unfinished_schedule,
 )
-from flodl.train.step import StepEngine, StepSettings, make_engine
-from flodl.train.step.learning_rate import SteeredRate, make_schedule, set_rate
+from flodl.train.step import StepSettings, TunedEngine, make_engine
+from flodl.train.step.learning_rate import SteeredRate, make_schedule, scale_rates
 from flodl.train.step.precision import CountedScaler
 from flodl.train.step.torch_schedule import TorchSchedule
 from flodl.train.step.tuned import EagerEngine
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from flodl.monitor.ledger import TimeLedger
-    from flodl.ranks.group import Group
     from flodl.train.settings import TrainingPlan
     from flodl.train.step.learning_rate import Schedule
     from flodl.train.step.precision import LossScaler
@@ -203,6 +201,18 @@ def make_loader(
     return IterableLoader(plan.dataset, counted, device=device, part=part, **chosen)
 
 
+def order_facts(plan: TrainingPlan, loader: DataLoader) -> dict[str, Any]:
+    """Return what decides which samples an epoch has, and in which order."""
+    options = {**LOADER_DEFAULTS, **plan.loader_options}
+    return {
+        "samples": loader.num_samples,
+        "batch_size": loader.batch_size,
+        "seed": loader.seed,
+        "sampler": loader.order_kind,
+        **{name: options[name] for name in LOADER_DEFAULTS},
+    }
+
+
 @final
 class CountedRate:
     """The learning rate of a rank, scaled by the number of ranks or by their batch counts.
@@ -227,7 +237,7 @@ class CountedRate:
                 "for all ranks into the optimizer"
             )
         if parts.schedule is None and self._scale != 1.0:
-            self._multiply(self._scale)
+            scale_rates(self._optimizer, self._scale)
 
     def follow(self, counts: Sequence[int]) -> None:
         """Scale by the current batch counts, if ``lr_world`` is ``effective``.
@@ -241,7 +251,7 @@ class CountedRate:
         change, self._scale = scale / self._scale, scale
         self.steered.scale *= change
         if self.steered.schedule is None:
-            self._multiply(change)
+            scale_rates(self._optimizer, change)
 
     def state(self) -> dict[str, float]:
         """Return the factors of the rate, for a checkpoint."""
@@ -251,20 +261,6 @@ class CountedRate:
         """Continue with the result of :meth:`state`; the optimizer has its rates already."""
         if state:
             self.steered.scale, self._scale = state["scale"], state["counted"]
-
-    def _multiply(self, factor: float) -> None:
-        for group in self._optimizer.param_groups:
-            set_rate(group, float(group["lr"]) * factor)
-
-
-def timer_of_rank(plan: TrainingPlan, group: Group) -> BatchTimer:
-    """Make the timer of this rank, with its simulated slowness."""
-    settings, rank = plan.distributed, group.rank
-    return BatchTimer(
-        group.device,
-        batch_ms=settings.simulate_ms[rank] if settings.simulate_ms is not None else None,
-        speed=settings.simulate_speed[rank] if settings.simulate_speed is not None else None,
-    )
 
 
 def engine_of_plan(
@@ -277,7 +273,7 @@ def engine_of_plan(
     values: StepValues | None,
     after_step: Callable[[], object] | None = None,
     reduce: Callable[[], object] | None = None,
-) -> StepEngine:
+) -> TunedEngine:
     """Make the engine that a plan asks for, after ``done`` optimizer steps of the whole run.
 
     With ``reduce``, which averages the gradients of several ranks inside each step, it is an eager
@@ -312,7 +308,7 @@ def engine_of_plan(
         values=values,
         micro_batch=micro if isinstance(micro, int) else None,
     )
-    engine: StepEngine
+    engine: TunedEngine
     if shared:
         engine = eager = EagerEngine(parts.model, parts.optimizer, settings)
         if plan.engine == "auto" and scaler is None and fused_step(parts.optimizer) is not None:

@@ -116,7 +116,7 @@ VARIABLE = "FLODL_REHEARSE_GPU"
 """``BYTES NAME`` of the GPU that a rehearsal is about."""
 
 MARGIN = 0.9
-"""The part of a GPU's memory that a prediction may use."""
+"""The part of the memory that a step may use."""
 
 CONTEXT_BYTES = 640 << 20
 """CUDA's context with the kernels that are loaded, and the workspaces of cuBLAS."""

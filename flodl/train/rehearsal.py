@@ -27,7 +27,7 @@ from flodl.monitor.records import to_json
 from flodl.ranks.settings import DdpRunConfig
 from flodl.train.callbacks import Callback, TrainingRun
 from flodl.train.parts import make_loader
-from flodl.train.peak_memory import GpuMemory, GpuMeter, PeakMemory, available_bytes, wanted
+from flodl.train.peak_memory import MARGIN, GpuMemory, GpuMeter, PeakMemory, available_bytes, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 STEPS = 2
 """Optimizer steps of a rehearsal."""
-
-MARGIN = 0.9
-"""The part of the memory that a step may use."""
 
 _NOISE_BYTES = 4 << 20
 """A step that needs less memory than this says nothing about larger batches."""

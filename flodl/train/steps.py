@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from flodl.train.parts import Assembly, CountedRate
     from flodl.train.policies.feed import Part, SharedGradient
     from flodl.train.settings import TrainingPlan
-    from flodl.train.step.base import StepEngine
     from flodl.train.step.precision import FirstBatch
 
 
@@ -79,7 +78,7 @@ class Steps:
 
     plan: TrainingPlan
     parts: Assembly
-    engine: StepEngine
+    engine: TunedEngine
     logs: EpochLogs
     run: TrainingRun
     hooks: Hooks
@@ -257,10 +256,9 @@ class Steps:
         engine, watches = self.engine, self.hooks.watches_steps
         self.hooks.watches_steps = False
         engine.close()
-        if isinstance(engine, TunedEngine):
-            self.engine = EagerEngine(self.parts.model, self.parts.optimizer, engine.settings)
-            self.engine.set_schedule(self.rate.steered.schedule)
-            self.engine.global_step = engine.global_step
+        self.engine = EagerEngine(self.parts.model, self.parts.optimizer, engine.settings)
+        self.engine.set_schedule(self.rate.steered.schedule)
+        self.engine.global_step = engine.global_step
         try:
             yield
         finally:

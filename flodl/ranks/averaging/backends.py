@@ -17,10 +17,11 @@ from torch import Tensor
 
 from flodl.openmp import use_one_thread
 from flodl.ranks.averaging.buckets import Buckets, SharedRows, SharedSum, Slot, share_rows
+from flodl.ranks.group import Pending
 from flodl.ranks.settings import Backend
 
 if TYPE_CHECKING:
-    from flodl.ranks.group import Group, Pending
+    from flodl.ranks.group import Group
 
 
 @final
@@ -41,12 +42,8 @@ class Sums:
     extra: list[float]
 
 
-class Exchange(ABC):
+class Exchange(Pending):
     """An exchange in progress; it uses the wire's buffers until the averages are read."""
-
-    @abstractmethod
-    def done(self) -> bool:
-        """Whether :meth:`wait` would return without waiting for another rank."""
 
     @abstractmethod
     def wait(self) -> Sums:
@@ -131,7 +128,7 @@ class DirectWire(Wire):
         extra: Sequence[float] = (),
         *,
         waits: bool = False,
-    ) -> Exchange:
+    ) -> _DirectExchange:
         """Copy the tensors and start to average them."""
         buckets = self._room_for(tuple(slots), _EXTRA + len(extra), waits=waits)
         # A single rank keeps its values; n·x/n would differ in the last bit.
@@ -205,13 +202,13 @@ def _leave_out_unasked(buckets: Buckets, trailer: Tensor, healthy: Tensor) -> No
 
 @final
 class _DirectExchange(Exchange):
-    """A sum of buckets in progress."""
+    """A sum of buckets in progress; the averages are in ``result``, which may have other dtypes."""
 
     def __init__(
         self, buckets: Buckets, pending: Sequence[Pending], healthy: Tensor | None, *, alone: bool
     ) -> None:
         self._buckets, self._pending, self._healthy = buckets, pending, healthy
-        self._alone = alone
+        self.result, self._alone = buckets, alone
         self._weight = 0.0
 
     def done(self) -> bool:
@@ -228,7 +225,10 @@ class _DirectExchange(Exchange):
         if not self._alone:
             for bucket in self._buckets.sums:
                 bucket.values.div_(self._weight)
-        return self._buckets.views
+        if self.result is not self._buckets:
+            for view, wide in zip(self.result.views, self._buckets.views, strict=True):
+                view.copy_(wide)
+        return self.result.views
 
 
 @final
@@ -263,31 +263,13 @@ class HostWire(Wire):
             self._pinned = PinnedCopy(slots, self._device) if on_gpu else None
         if self._pinned is None:
             sent = self._inner.send(slots, tensors, weight, extra, waits=waits)
-            return _HostExchange(self._stage, sent)
+            sent.result = self._stage
+            return sent
         self._stage.fill(tensors)
         self._pinned.start(self._stage)
         return _FarExchange(
             self._stage, self._pinned, lambda host: self._inner.send(slots, host, weight, extra)
         )
-
-
-@final
-class _HostExchange(Exchange):
-    """A sum in progress of tensors that are already in host memory."""
-
-    def __init__(self, stage: Buckets, inner: Exchange) -> None:
-        self._stage, self._inner = stage, inner
-
-    def done(self) -> bool:
-        return self._inner.done()
-
-    def wait(self) -> Sums:
-        return self._inner.wait()
-
-    def averages(self) -> list[Tensor]:
-        for view, wide in zip(self._stage.views, self._inner.averages(), strict=True):
-            view.copy_(wide)
-        return self._stage.views
 
 
 @final

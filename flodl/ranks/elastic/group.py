@@ -16,7 +16,7 @@ import logging
 import pickle
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -37,7 +37,7 @@ from torch._C._distributed_c10d import (
 from flodl.errors import DistributedError, StateError
 from flodl.ranks.elastic.healing import Healing
 from flodl.ranks.elastic.meeting_place import MeetingPlace, load_torchft
-from flodl.ranks.group import Done, Group, Pending
+from flodl.ranks.group import Done, Group, Pending, Work
 
 if TYPE_CHECKING:
     T = TypeVar("T")
@@ -368,14 +368,6 @@ class ElasticGroup(Group):
         finally:
             self._together = False
 
-    def gather(self, values: Sequence[float], *, prompt: bool = False) -> list[list[float]]:  # noqa: ARG002
-        """Return the values of every rank."""
-        return self.gather_objects([float(value) for value in values])
-
-    def gather_later(self, values: Sequence[float], *, prompt: bool = False) -> Pending:
-        """Return a finished gather."""
-        return Done(self.gather(values, prompt=prompt))
-
     def gather_objects(self, value: T) -> list[T]:
         """Return the object of every rank."""
         if not self._entered:
@@ -403,15 +395,6 @@ class ElasticGroup(Group):
             except RankLost:
                 continue
 
-    def gather_objects_to_first(self, value: T) -> list[T] | None:
-        """Return the object of every rank on the first."""
-        found = self.gather_objects(value)
-        return found if self.leads else None
-
-    def broadcast_object(self, value: T | None) -> T:
-        """Return the object of the first rank."""
-        return self.gather_objects(value)[0]  # type: ignore[return-value]
-
     def from_first(self, make: Callable[[], T]) -> T:
         """Return what the first rank makes; if it dies, the next one makes it again."""
         while True:
@@ -419,19 +402,10 @@ class ElasticGroup(Group):
             if (made := next(filter(None, found), None)) is not None:
                 return made[0]
 
-    def scatter_objects(self, values: Sequence[T] | None) -> T:
-        """Return this rank's part."""
-        parts: Sequence[T] = self.broadcast_object(values)
-        return parts[self.rank]
-
     def broadcast_(self, tensor: Tensor) -> None:
         """Overwrite a tensor with that of the first rank."""
         if self._entered:
             tensor.copy_(self._gather(tensor)[0])
-
-    def all_reduce_(self, tensor: Tensor, *, maximum: bool = False) -> None:
-        """Overwrite a tensor with the sum over the ranks."""
-        self.all_reduce_later(tensor, maximum=maximum).wait()
 
     def all_reduce_later(self, tensor: Tensor, *, maximum: bool = False) -> Pending:
         """Begin a sum over the ranks."""
@@ -442,7 +416,7 @@ class ElasticGroup(Group):
         options.timeout = self._limit()
         with self._with_others():
             work = self._groups.allreduce([tensor], options)
-        return _Carried(self, work, tensor)
+        return Work(work, lambda: tensor, self._with_others)
 
     def swap_rows_later(self, given: Tensor, taken: Tensor) -> Pending:
         """Begin to send each rank its row."""
@@ -450,11 +424,7 @@ class ElasticGroup(Group):
         options.timeout = self._limit()
         with self._with_others():
             work = self._groups.alltoall_base(taken, given, [], [], options)
-        return _Carried(self, work, taken)
-
-    def barrier(self) -> None:
-        """Wait until every rank has called this."""
-        self.gather_objects(None)
+        return Work(work, lambda: taken, self._with_others)
 
     @property
     def store(self) -> Store:
@@ -512,21 +482,3 @@ class ElasticGroup(Group):
             raise RankLost(str(error)) from error
         if self._together:  # else it may have waited for rank 0, which evaluates or writes
             self._longest = max(self._longest, time.perf_counter() - began)
-
-
-@final
-class _Carried(Pending):
-    """A sum, or another exchange of tensors, in progress."""
-
-    def __init__(self, group: ElasticGroup, work: Any, tensor: Tensor) -> None:
-        self._group, self._work, self._tensor = group, work, tensor
-
-    def done(self) -> bool:
-        """Whether it is finished."""
-        return bool(self._work.is_completed())
-
-    def wait(self) -> Any:
-        """Wait for the other ranks."""
-        with self._group._with_others():
-            self._work.wait()
-        return self._tensor

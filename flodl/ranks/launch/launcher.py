@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from fdl.base.run_record import status
 from fdl.base.slurm_task import is_one_of_several
 from flodl import log
 from flodl.errors import DistributedError
@@ -39,15 +40,15 @@ class Launched:
 
     rank: int
     world_size: int
-    local_rank: int
+    local_rank: int = 0
     """Number of this process on its host."""
-    local_world_size: int
+    local_world_size: int = 1
     """Processes on this host."""
     node: int
     """Number of this host."""
-    run_id: str
+    run_id: str = ""
     """Name of the launch, the same on all ranks and after a restart; empty without a name."""
-    restart: int
+    restart: int = 0
     """How often the launcher has restarted all ranks."""
     restarts_left: int = 0
     """How often it will still do so after a failure, as far as it says."""
@@ -58,18 +59,7 @@ class Launched:
     port: int
 
 
-_JOINS = Launched(
-    rank=1,
-    world_size=2,
-    local_rank=0,
-    local_world_size=1,
-    node=1,
-    run_id="",
-    restart=0,
-    source=JOIN_VARIABLE,
-    address="",
-    port=0,
-)
+_JOINS = Launched(rank=1, world_size=2, node=1, source=JOIN_VARIABLE, address="", port=0)
 """A rank that joins later: its number is not known before it meets the others."""
 
 
@@ -239,11 +229,7 @@ def _indexed_job(given: _Variables) -> Launched:
     return Launched(
         rank=rank,
         world_size=world,
-        local_rank=0,
-        local_world_size=1,
         node=rank,
-        run_id="",
-        restart=0,
         source="Kubernetes",
         address=given.text("MASTER_ADDR"),
         port=given.number("MASTER_PORT", _DEFAULT_PORT),
@@ -392,10 +378,5 @@ def _line_to(first: str, parent: int) -> list[tuple[int, int]]:
 
 def _parent_of(pid: int) -> int | None:
     """Return the parent of a process; None if it is gone or the system does not report it."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            text = file.read()
-    except OSError:
-        return None
-    # The program's name is in parentheses and may itself contain parentheses.
-    return int(text.rpartition(")")[2].split()[1])
+    fields = status(pid)
+    return int(fields[1]) if fields else None

@@ -7,12 +7,13 @@ anchor shortens windows when the ranks drift apart; it is a pure function.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from itertools import pairwise
 from typing import Any, Self, TypeAlias, final
 
+from flodl.json_form import from_form
 from flodl.ranks.planning.elche import (
     Counts,
     ElCheConfig,
@@ -124,6 +125,15 @@ def front(spans: Spans, count: int, before: int | None = None) -> tuple[Spans, S
         if end < stop:
             return tuple(taken), ((end, stop), *spans[at + 1 :])
     return tuple(taken), ()
+
+
+def deal(spans: Spans, shares: Iterable[int]) -> list[Spans]:
+    """Return consecutive parts of spans with these numbers of batches."""
+    parts = []
+    for share in shares:
+        part, spans = front(spans, share)
+        parts.append(part)
+    return parts
 
 
 def cut(total: int, ratios: Sequence[float]) -> list[int]:
@@ -266,33 +276,9 @@ class ScheduleState:
         """Read the form that :meth:`as_json` returned.
 
         Raises:
-            KeyError, TypeError, ValueError: The form is not such a state.
+            ValueError: The form is not such a state.
         """
-        elche = form["elche"]
-        return cls(
-            elche=ElCheState(
-                int(elche["anchor"]),
-                tuple(map(int, elche["counts"])),
-                tuple(map(float, elche["ms"])),
-                bool(elche["calibrated"]),
-            ),
-            guard=GuardState(tuple(map(float, form["guard"]["maxima"]))),
-            queue=_spans(form["queue"]),
-            own=tuple(map(_spans, form["own"])),
-            leased=tuple(map(_spans, form["leased"])),
-            left_out=_spans(form.get("left_out", ())),
-            **{
-                name: int(form[name])
-                for name in (
-                    "window",
-                    "next_epoch",
-                    "complete",
-                    "barrier",
-                    "position",
-                    "overshoot",
-                )
-            },
-        )
+        return from_form(cls, form)
 
 
 @final
@@ -364,10 +350,6 @@ class WindowOutcome:
     """Epochs of which every batch has been trained now."""
 
 
-def _spans(form: Sequence[Sequence[int]]) -> Spans:
-    return tuple((int(start), int(stop)) for start, stop in form)
-
-
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Joined:
@@ -390,17 +372,4 @@ class Joined:
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> Self:
         """Read the form that ``asdict`` returns."""
-        window = form["window"]
-        if window is not None:
-            leases = tuple(
-                tuple((int(start), int(stop)) for start, stop in lease)
-                for lease in window["leases"]
-            )
-            window = WindowPlan(**{**window, "leases": leases, "counts": tuple(window["counts"])})
-        return cls(
-            members=tuple(form["members"]),
-            window=window,
-            offers=form["offers"],
-            barrier_every=int(form["barrier_every"]),
-            saved_at=int(form["saved_at"]),
-        )
+        return from_form(cls, form)

@@ -47,6 +47,7 @@ from flodl.ranks.planning.schedule import (
     WindowOutcome,
     WindowPlan,
     WindowReport,
+    deal,
     front,
     insert,
     judge,
@@ -295,12 +296,8 @@ def redistributed(
     )
     if config.progressive:
         return moved
-    shares = _shares(size(moved.queue), moved, config)
-    queue, own = moved.queue, list[Spans]()
-    for share in shares:
-        mine, queue = front(queue, share)
-        own.append(mine)
-    return replace(moved, queue=queue, own=tuple(own))
+    own = deal(moved.queue, _shares(size(moved.queue), moved, config))
+    return replace(moved, queue=(), own=tuple(own))
 
 
 # --- The remaining batches, and which rank gets them -----------------------------------------
@@ -320,11 +317,8 @@ def _filled(state: ScheduleState, config: ScheduleConfig) -> ScheduleState:
         if config.progressive:
             state = replace(state, queue=insert(state.queue, rest))
         else:
-            own = list(state.own)
-            for rank, share in enumerate(_shares(size(rest), state, config)):
-                mine, rest = front(rest, share)
-                own[rank] = insert(own[rank], mine)
-            state = replace(state, own=tuple(own))
+            shares = deal(rest, _shares(size(rest), state, config))
+            state = replace(state, own=tuple(map(insert, state.own, shares)))
         state = replace(state, next_epoch=state.next_epoch + 1)
     return state
 

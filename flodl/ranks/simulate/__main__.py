@@ -20,6 +20,7 @@ from flodl.ranks.simulate.cluster import (
     Cluster,
     Exchange,
 )
+from flodl.terminal import aligned
 
 MOST_BATCHES = 10_000_000
 """Limit of batches; more would take minutes to simulate and show nothing new."""
@@ -156,14 +157,6 @@ def _page(cluster: Cluster, config: ScheduleConfig, predictions: Sequence[Predic
         ("mode", "batches/s", "of the sum", "time", "idle per rank", "exchanging", "exchanges"),
         *(_row(found) for found in predictions),
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0])]
-            + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        )
-        for row in rows
-    ]
     paces = _paces_told(cluster.ms)
     ideal = sum(1000 / pace for pace in cluster.ms)
     policy, reason = choose(predictions)
@@ -173,7 +166,9 @@ def _page(cluster: Cluster, config: ScheduleConfig, predictions: Sequence[Predic
         f"{_average_told(cluster)}.\n"
         f"All ranks together could train {ideal:.1f} batches/s.\n"
     )
-    return "\n".join([head, *lines, "", f"Recommended: {reason}. --policy {policy} chooses it."])
+    return "\n".join(
+        [head, *aligned(rows), "", f"Recommended: {reason}. --policy {policy} chooses it."]
+    )
 
 
 def _paces_told(paces: Sequence[float]) -> str:

@@ -14,6 +14,7 @@ from flodl.ranks.planning.schedule import (
     Spans,
     WindowPlan,
     WindowReport,
+    deal,
     front,
     numbers,
     size,
@@ -348,15 +349,11 @@ class _Run:
                 ends.append(start + batches * self._cluster.pace(rank, start))
             self._meet(ends)
             self._work.step(self._clocks[0])
-            shares, rest = list[Spans](), taken
-            for _ in self._cluster.ranks:
-                mine, rest = front(rest, 1)
-                shares.append(mine)
             self._windows.append(
                 GhostWindow(
                     start_ms=start,
                     end_ms=self._clocks[0],
-                    trained=tuple(shares),
+                    trained=tuple(deal(taken, [1] * len(ends))),
                     planned_ms=0.0,
                 )
             )

@@ -121,32 +121,22 @@ def choose(predictions: Sequence[Prediction]) -> tuple[Policy, str]:
 def _solo(cluster: Cluster, config: ScheduleConfig) -> Prediction:
     batches = config.epochs * config.batches_per_epoch
     ms, fastest = min((cluster.finished(rank, 0.0, batches), rank) for rank in cluster.ranks)
-    return Prediction(
-        mode=SOLO,
-        policy=None,
-        ms=ms,
-        batches_per_s=1000 * batches / ms,
-        efficiency=batches / cluster.capacity(ms),
-        idle=tuple(float(rank != fastest) for rank in cluster.ranks),
-        communication=0.0,
-        exchanges=0,
-        anchor=None,
-    )
+    waits = [ms * (rank != fastest) for rank in cluster.ranks]
+    return _prediction(cluster, SOLO, batches, ms=ms, comm_ms=0.0, waits_ms=waits, exchanges=0)
 
 
 def _windowed(cluster: Cluster, config: ScheduleConfig) -> Prediction:
     history = simulate(cluster, config)
-    return Prediction(
-        mode=config.policy.value,
-        policy=config.policy,
+    found = _prediction(
+        cluster,
+        config.policy.value,
+        history.batches,
         ms=history.ms,
-        batches_per_s=1000 * history.batches / history.ms,
-        efficiency=history.batches / cluster.capacity(history.ms),
-        idle=tuple(wait / history.ms for wait in history.waits_ms),
-        communication=history.comm_ms / history.ms,
+        comm_ms=history.comm_ms,
+        waits_ms=history.waits_ms,
         exchanges=len(history.windows),
-        anchor=history.anchor,
     )
+    return replace(found, policy=config.policy, anchor=history.anchor)
 
 
 def _lockstep(cluster: Cluster, config: ScheduleConfig, mode: str, *, period: int) -> Prediction:
@@ -160,15 +150,31 @@ def _lockstep(cluster: Cluster, config: ScheduleConfig, mode: str, *, period: in
         at = max(ends)
         if part == period:
             at, exchanges = at + cluster.average_ms, exchanges + 1
-    batches = config.epochs * config.batches_per_epoch
+    batches, comm_ms = config.epochs * config.batches_per_epoch, exchanges * cluster.average_ms
+    return _prediction(
+        cluster, mode, batches, ms=at, comm_ms=comm_ms, waits_ms=waits, exchanges=exchanges
+    )
+
+
+def _prediction(
+    cluster: Cluster,
+    mode: str,
+    batches: int,
+    *,
+    ms: float,
+    comm_ms: float,
+    waits_ms: Sequence[float],
+    exchanges: int,
+) -> Prediction:
+    """The prediction of a mode without a policy and windows."""
     return Prediction(
         mode=mode,
         policy=None,
-        ms=at,
-        batches_per_s=1000 * batches / at,
-        efficiency=batches / cluster.capacity(at),
-        idle=tuple(wait / at for wait in waits),
-        communication=exchanges * cluster.average_ms / at,
+        ms=ms,
+        batches_per_s=1000 * batches / ms,
+        efficiency=batches / cluster.capacity(ms),
+        idle=tuple(wait / ms for wait in waits_ms),
+        communication=comm_ms / ms,
         exchanges=exchanges,
         anchor=None,
     )

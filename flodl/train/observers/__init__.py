@@ -115,22 +115,35 @@ def merge_into_run(plan: TrainingPlan, group: Group) -> None:
 
     It writes nothing if a rank has no timeline or the training has no run directory.
     """
-    timeline = plan.timeline
-    if not all(group.gather_objects(timeline is not None)) or timeline is None:
+    timeline, run = plan.timeline, plan.run_dir
+    told = group.gather_objects((timeline is not None, run is not None))
+    if timeline is None or not all(has for has, _ in told) or not any(keeps for _, keeps in told):
         return
+    merged = merged_timeline(timeline, group)
+    if merged is not None and run is not None:
+        merged.save_json(run.path / "timeline.json")
+        merged.save_html(run.path / "timeline.html", title=f"Timeline of {run.path.name}")
+
+
+def merged_timeline(timeline: Timeline, group: Group, kept: Path | None = None) -> Timeline | None:
+    """Merge the timelines of all ranks on rank 0, on its clock; None elsewhere; collective.
+
+    Args:
+        timeline: That of this rank.
+        group: The ranks.
+        kept: A folder for the timeline of each rank; None keeps only the merged one.
+    """
+    if group.world_size == 1:
+        return timeline
     offsets = clock_offsets(group, lambda: timeline.elapsed_ms)
-    with TemporaryDirectory() as folder:
-        own = Path(folder) / "timeline.json"
+    with TemporaryDirectory() as scratch:
+        own = Path(scratch) / "own.json"
         timeline.save_json(own)
         files = group.gather_objects_to_first(own.read_bytes())
-        run = plan.run_dir
-        if files is None or run is None:
-            return
-        parts = [Path(folder) / f"{rank}.json" for rank in range(len(files))]
+        if files is None:
+            return None
+        folder = kept or Path(scratch)
+        parts = [folder / f"timeline-rank{rank}.json" for rank in range(len(files))]
         for part, content in zip(parts, files, strict=True):
             part.write_bytes(content)
-        merged = timeline
-        if group.world_size > 1:
-            merged = merge_timelines(parts, [offset.ms for offset in offsets])
-    merged.save_json(run.path / "timeline.json")
-    merged.save_html(run.path / "timeline.html", title=f"Timeline of {run.path.name}")
+        return merge_timelines(parts, [offset.ms for offset in offsets])

@@ -107,16 +107,9 @@ class Act:
             ValueError: It has no step, or no name of the act.
         """
         try:
-            return cls(
-                step=int(form["step"]),
-                time=str(form.get("time", "")),
-                act=str(form["act"]),
-                key=str(form.get("key", "")),
-                value=form.get("value"),
-                old=form.get("old"),
-                by=str(form.get("by", "")),
-                detail=str(form.get("detail", "")),
-            )
+            texts = {name: str(form.get(name, "")) for name in ("time", "key", "by", "detail")}
+            values: dict[str, Any] = {name: form.get(name) for name in ("value", "old")}
+            return cls(step=int(form["step"]), act=str(form["act"]), **texts, **values)
         except (KeyError, TypeError, AttributeError) as problem:
             raise ValueError(f"not an act: {problem}") from problem
 

@@ -21,7 +21,7 @@ from flodl.train.observers.checkpoints import (
     last_values,
     non_finite_parameters,
 )
-from flodl.train.parts import LOADER_DEFAULTS, Assembly
+from flodl.train.parts import Assembly, order_facts
 from flodl.train.policies.feed import Membership
 from flodl.train.run.loop_state import EpochTexts, LoopState, Position
 from flodl.train.run.rank_state import ELASTIC, RankCounts, RankStart, own_states, rank_record
@@ -89,9 +89,9 @@ class RankCheckpoints(Callback):
             self.keeper.adopt_best(start.source, start.position.epoch)
         if found.schedule is not None and plan.run_dir is not None and self._group.leads:
             path = plan.run_dir.sample_ledger
-            facts = self._facts()
-            if found.ledger is None:
-                facts = replace(facts, since=found.schedule.position)
+            order = order_facts(plan, self._parts.loader)
+            since = found.schedule.position if found.ledger is None else 0
+            facts = LedgerFacts(epochs=plan.num_epochs, since=since, **order)
             self._ledger = _ledger(path, facts, found.ledger, start.source)
         elif plan.whole is not None and (run := plan.whole.run_dir) is not None and found.ledger:
             self._ledger = SampleLedger.follow(run.sample_ledger, found.ledger)
@@ -355,19 +355,6 @@ class RankCheckpoints(Callback):
         """Put the running average of the weights (EMA) into the model, if there is one."""
         average = self._parts.average
         return average.applied() if average is not None else nullcontext()
-
-    def _facts(self) -> LedgerFacts:
-        plan, loader = self._plan, self._parts.loader
-        options = {**LOADER_DEFAULTS, **plan.loader_options}
-        return LedgerFacts(
-            samples=loader.num_samples,
-            batch_size=loader.batch_size,
-            seed=plan.seed,
-            sampler=loader.order_kind,
-            drop_last=options["drop_last"],
-            epochs=plan.num_epochs,
-            join_remainder=options["join_remainder"],
-        )
 
 
 def _ledger(

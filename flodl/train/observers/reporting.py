@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from flodl.train.observers.steering import Steering
     from flodl.train.run.run_directory import EndState
     from flodl.train.settings import TrainingPlan
-    from flodl.train.step.base import StepEngine
     from flodl.train.step.step_values import LossLog
+    from flodl.train.step.tuned import TunedEngine
 
 
 _SERIES_PERIOD = 1.0
@@ -60,7 +60,7 @@ class Reporter(Callback):
         progress: Shows the progress on the terminal.
     """
 
-    _engine: StepEngine
+    _engine: TunedEngine
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Reporter(Callback):
     def introduce(
         self,
         run: TrainingRun,
-        engine: StepEngine,
+        engine: TunedEngine,
         records: Sequence[EpochRecord],
         steering: Steering,
     ) -> None:
@@ -121,7 +121,8 @@ class Reporter(Callback):
             self._monitor.restore(records)
         if self._plan.run_dir is not None:
             self._plan.run_dir.attach(self._monitor)
-        self._add_sinks(self._monitor)
+        for make in self._plan.sinks:
+            self._monitor.add_sink(make(self._plan.run_dir))
         _forget_ended()
         self._monitor.follow_position(lambda: (engine.global_step, run.epoch))
         if (every := self._plan.histograms) is not None:
@@ -136,10 +137,6 @@ class Reporter(Callback):
                 page.steer(steering.post)
                 steering.announce = page.acts
                 page.acts(steering.state())
-
-    def _add_sinks(self, monitor: Monitor) -> None:
-        for make in self._plan.sinks:
-            monitor.add_sink(make(self._plan.run_dir))
 
     def records(self) -> Sequence[EpochRecord]:
         """Return the epochs that the monitor holds."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from flodl import log
 from flodl.errors import FlodlError
+from flodl.nn.optim import set_rate
 from flodl.train.observers.journal import Act, Journal
 from flodl.train.observers.requests import Mailbox, PrivateSocket, Wish, refused
-from flodl.train.step.learning_rate import set_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from flodl.train.observers.requests import Answer
+    from flodl.train.observers.requests import Answer, BetweenSteps
     from flodl.train.run.run_directory import RunDirectory
     from flodl.train.step.learning_rate import SteeredRate
     from flodl.train.step.torch_schedule import TorchSchedule
@@ -160,19 +160,6 @@ _LOOK_SECONDS = 0.2
 """How often a paused training looks for signals."""
 
 
-class Loop(Protocol):
-    """What the loop of a training does for acts, between two steps."""
-
-    def save_now(self) -> str:
-        """Save a checkpoint; return why it cannot be saved now, or an empty text."""
-
-    def is_interrupted(self) -> bool:
-        """Whether a signal asks to stop; collective with several ranks."""
-
-    def share(self, wishes: Sequence[Wish]) -> Sequence[Wish]:
-        """Return the wishes that rank 0 took; collective with several ranks."""
-
-
 @final
 class Steering:
     """Carries out acts on a training, and records them.
@@ -296,12 +283,12 @@ class Steering:
 
     # --- Acts ----------------------------------------------------------------------------------
 
-    def carry_out(self, step: int, loop: Loop) -> float:
+    def carry_out(self, step: int, loop: BetweenSteps) -> float:
         """Carry out the letters that have arrived; while the training is paused, wait for more.
 
         Args:
             step: Complete optimizer steps.
-            loop: The loop of the training, between two steps.
+            loop: All ranks of the training.
 
         Returns:
             Seconds that the training was paused.
@@ -351,7 +338,7 @@ class Steering:
             "last": self._announced.as_json() if self._announced is not None else None,
         }
 
-    def _answer(self, wish: Wish, step: int, loop: Loop) -> Answer:
+    def _answer(self, wish: Wish, step: int, loop: BetweenSteps) -> Answer:
         try:
             act, text = self._carry_out(wish, step, loop)
         except ValueError as problem:
@@ -365,7 +352,7 @@ class Steering:
             log.msg(f"  {act.by}: {text}")
         return {"ok": True, "text": text, **act.as_json()}
 
-    def _carry_out(self, wish: Wish, step: int, loop: Loop) -> tuple[Act, str]:
+    def _carry_out(self, wish: Wish, step: int, loop: BetweenSteps) -> tuple[Act, str]:
         """Change the training.
 
         Returns:

@@ -30,7 +30,7 @@ from flodl.train.observers.digests import (
     order_digest,
     row_digests,
 )
-from flodl.train.parts import LOADER_DEFAULTS
+from flodl.train.parts import order_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -437,15 +437,7 @@ def _form(loader: DataLoader | IterableLoader) -> int:
 def _data_facts(plan: TrainingPlan, loader: DataLoader | IterableLoader) -> dict[str, object]:
     if not isinstance(loader, DataLoader):
         return {"sampler": "iterable", "batch_size": loader.batch_size}
-    options = {**LOADER_DEFAULTS, **plan.loader_options}
-    return {
-        "samples": loader.num_samples,
-        "batch_size": loader.batch_size,
-        "seed": loader.seed,
-        "sampler": loader.order_kind,
-        "drop_last": options["drop_last"],
-        "join_remainder": options["join_remainder"],
-    }
+    return order_facts(plan, loader)
 
 
 def _continued(source: Path | None, folder: Path) -> dict[str, str] | None:

@@ -11,6 +11,7 @@ import torch
 from flodl.errors import StateError
 from flodl.graph import Graph, LossContext
 from flodl.nn.modes import begin_training
+from flodl.nn.optim import set_rate
 from flodl.ranks.settings import DdpConfig
 from flodl.setting import Above, Settings, setting
 from flodl.train.plain_loop.shared_loop import SharedLoop, joined
@@ -22,7 +23,8 @@ from flodl.train.step.learning_rate import (
     SteeredRate,
     checked_schedule,
     make_schedule,
-    set_rate,
+    rates_of,
+    set_rates,
 )
 
 if TYPE_CHECKING:
@@ -204,8 +206,8 @@ class TrainingSetup:
         if not factor > 0:
             raise ValueError(f"lr_scale={factor!r}: it must be greater than 0")
         if self._rate is None:
-            for group in self._optimizer.param_groups:
-                set_rate(group, float(group["lr"]) / self.lr_scale * factor)
+            rates = rates_of(self._optimizer)
+            set_rates(self._optimizer, [rate / self.lr_scale * factor for rate in rates])
         self._steered.scale = float(factor)
 
     @property

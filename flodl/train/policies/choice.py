@@ -15,6 +15,8 @@ from flodl.data.adapters import as_batch_data_set, is_iterable
 from flodl.data.iterable import remedy_for
 from flodl.device import hardware_name
 from flodl.ranks.launch.launcher import JOIN_VARIABLE
+from flodl.ranks.planning.elche import ElCheConfig
+from flodl.ranks.planning.schedule import ScheduleConfig
 from flodl.ranks.settings import Backend, DdpRunConfig, ExchangeFormat, Policy
 from flodl.train.observers.early_stop import EarlyStop
 from flodl.train.policies.in_order import InOrderFeed
@@ -23,14 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flodl.monitor import EpochMetrics
-    from flodl.ranks.clocks import BatchTimer
     from flodl.ranks.group import Group
     from flodl.ranks.launch.launcher import Launched
-    from flodl.ranks.planning.schedule import ScheduleConfig, ScheduleState
-    from flodl.train.observers import Marks
-    from flodl.train.observers.requests import StopRequests
     from flodl.train.parts import Assembly
-    from flodl.train.policies.feed import Feed, FeedParts, SharedGradient
+    from flodl.train.policies.feed import Feed, FeedParts
     from flodl.train.settings import TrainingPlan
 
 
@@ -245,35 +243,10 @@ def feed_of(given: FeedParts) -> Feed[Any]:
     return OverlappedFeed(given) if overlaps else CadenceFeed(given)
 
 
-def shared_gradient(
-    plan: TrainingPlan,
-    parts: Assembly,
-    group: Group,
-    timer: BatchTimer,
-    stops: StopRequests,
-    marks: Marks,
-) -> SharedGradient:
-    """Return what averages the gradients of a step over the ranks."""
-    from flodl.train.policies.feed import SharedGradient
-
-    whole = (parts.batches.batch_size or 1) * plan.accumulate
-    return SharedGradient(plan, parts.model, group, whole, timer, stops, marks)
-
-
-def first_schedule(plan: TrainingPlan, config: ScheduleConfig) -> ScheduleState:
-    """Return the schedule at the start of a training."""
-    from flodl.ranks.planning.scheduler import initial_schedule
-
-    return initial_schedule(config, plan.distributed.relative_speeds(config.world_size))
-
-
 def schedule_config(
     plan: TrainingPlan, parts: Assembly, world_size: int, barrier_every: int
 ) -> ScheduleConfig:
     """Translate the settings of a training to the settings of its windows."""
-    from flodl.ranks.planning.elche import ElCheConfig
-    from flodl.ranks.planning.schedule import ScheduleConfig
-
     settings = plan.distributed
     sync = settings.policy is Policy.SYNC
     progressive = settings.progressive_dispatch

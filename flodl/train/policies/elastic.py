@@ -27,7 +27,7 @@ from flodl.ranks.elastic.group import ElasticGroup, RankLost
 from flodl.ranks.planning.schedule import Joined, WindowReport
 from flodl.ranks.planning.scheduler import digest, initial_schedule, redistributed
 from flodl.train.epoch_metrics import add_up
-from flodl.train.policies.windows import LeaseWindow, WindowFeed
+from flodl.train.policies.windows import LeaseWindow, WindowFeed, report_in
 from flodl.train.run.rank_state import ELASTIC
 
 if TYPE_CHECKING:
@@ -221,15 +221,9 @@ class ElasticFeed(WindowFeed):
         reports = []
         for name in self._members:
             # Of a rank that died after the average, only its batches are known.
-            row = rows.get(name, (0.0, 0.0, 0.0, least, 0.0))
-            report = WindowReport(
-                wall_ms=row[0],
-                batches=int(offers[name]["batches"]) if name in offers else 0,
-                measured=int(row[2]),
-                sync_ms=row[3],
-                divergence=row[4],
-            )
-            reports.append(report)
+            report = report_in(rows.get(name, (0.0, 0.0, 0.0, least, 0.0)))
+            batches = int(offers[name]["batches"]) if name in offers else 0
+            reports.append(replace(report, batches=batches))
         return reports
 
     def _keep_measurements(self, offers: Mapping[str, Mapping[str, Any]]) -> None:

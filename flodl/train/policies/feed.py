@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from flodl.data import Batch
     from flodl.ranks.averaging.backends import Wire
@@ -370,9 +370,8 @@ class SharedGradient:
 
     Args:
         plan: Names the backend, and the time of a simulated exchange.
-        model: The model.
+        parts: The model, and how many samples a whole step has.
         group: The ranks.
-        whole: Samples of this rank in a whole step.
         timer: Does not count the time of the exchange to the batch.
         stops: What the ranks ask for travels with the gradients.
         marks: Records the exchange in the timeline.
@@ -385,19 +384,19 @@ class SharedGradient:
     def __init__(
         self,
         plan: TrainingPlan,
-        model: nn.Module,
+        parts: Assembly,
         group: Group,
-        whole: int,
         timer: BatchTimer,
         stops: StopRequests,
         marks: Marks,
     ) -> None:
         self.busy_ms = 0.0
         settings = plan.distributed
-        self._averager = StepAverager(model, group, settings.backend, settings.exchange)
+        self._averager = StepAverager(parts.model, group, settings.backend, settings.exchange)
         self.wire = self._averager.wire
         self._pad = settings.simulate_sync_ms / 1000
-        self._whole, self._timer, self._stops, self._marks = whole, timer, stops, marks
+        self._whole = (parts.batches.batch_size or 1) * plan.accumulate
+        self._timer, self._stops, self._marks = timer, stops, marks
         self._samples = self._samples_since = 0
         self._sync_ms = 0.0
         self._log: EpochLog | None = None

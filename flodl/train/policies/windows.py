@@ -81,6 +81,18 @@ class LeaseWindow(FeedWindow):
             self.measured += 1
 
 
+def report_in(row: Sequence[float]) -> WindowReport:
+    """Return the report that a rank has told in a row of numbers."""
+    wall_ms, batches, measured, sync_ms, divergence = row[:5]
+    return WindowReport(
+        wall_ms=wall_ms,
+        batches=int(batches),
+        measured=int(measured),
+        sync_ms=sync_ms,
+        divergence=divergence,
+    )
+
+
 class WindowFeed(SharedFeed[LeaseWindow]):
     """The common part of the feeds that average weights.
 
@@ -253,17 +265,7 @@ class WindowFeed(SharedFeed[LeaseWindow]):
                     f"rank {other} has planned window {plan.index} differently from rank 0; every "
                     "rank has to run the same program with the same versions of it"
                 )
-        reports = [
-            WindowReport(
-                wall_ms=row[0],
-                batches=int(row[1]),
-                measured=int(row[2]),
-                sync_ms=row[3],
-                divergence=row[4],
-            )
-            for row in rows
-        ]
-        wishes = [row[6:] for row in rows]
+        reports, wishes = list(map(report_in, rows)), [row[6:] for row in rows]
         return self._settled(plan, reports, wishes, self.rank, averaged=averaged)
 
     def _settled(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from fdl.base.units import in_json
 from flodl.errors import CheckpointError
+from flodl.json_form import from_form
 from flodl.monitor import EpochMetrics, EpochRecord, RankMetrics
 
 if TYPE_CHECKING:
@@ -161,17 +162,5 @@ def _metrics_as_json(metrics: EpochMetrics) -> dict[str, Any]:
 
 
 def _metrics_from_json(form: Mapping[str, Any]) -> EpochMetrics:
-    return EpochMetrics(
-        epoch=int(form["epoch"]),
-        avg_loss=float(form["avg_loss"]),
-        scalars={str(name): float(value) for name, value in form["scalars"].items()},
-        epoch_ms=float(form["epoch_ms"]),
-        throughput=float(form["throughput"]),
-        share=[float(part) for part in form["share"]],
-        per_rank=tuple(RankMetrics.from_json(rank) for rank in form["per_rank"]),
-        comm_ms=float(form["comm_ms"]),
-        wait_ms=float(form["wait_ms"]),
-        anchor=None if form["anchor"] is None else int(form["anchor"]),
-        counts=tuple(int(count) for count in form["counts"]),
-        lr=None if form["lr"] is None else float(form["lr"]),
-    )
+    ranks = [RankMetrics.from_json(rank) for rank in form["per_rank"]]
+    return from_form(EpochMetrics, {**form, "per_rank": ranks})

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, final
 from torch import Tensor
 
 from flodl.checkpoint.generators import generators_kept
+from flodl.data.structure import changed
 from flodl.errors import CheckpointError
 from flodl.ranks.averaging.state_tensors import broadcast_state
 from flodl.ranks.planning.schedule import Joined, ScheduleConfig, ScheduleState
@@ -28,8 +29,9 @@ from flodl.ranks.planning.scheduler import redistributed
 from flodl.train.epoch_metrics import EpochLogs, add_up
 from flodl.train.run.loop_state import LoopState, Position
 from flodl.train.run.part_states import modes, set_modes, set_states, states_of
-from flodl.train.run.resume import Start, resume, set_rates, withdrawn_if_refused
+from flodl.train.run.resume import Start, resume, withdrawn_if_refused
 from flodl.train.run.resume_checks import check_same_order
+from flodl.train.step.learning_rate import set_rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +117,7 @@ def own_states(parts: Assembly, group: Group, *, same_steps: bool) -> dict[str, 
         return {}
     shared = ("loader", *(_FOLLOW_STEPS if same_steps else ()))
     states = states_of(parts.parts({}))
-    return {name: _on_cpu(state) for name, state in states.items() if name not in shared}
+    return _on_cpu({name: state for name, state in states.items() if name not in shared})
 
 
 @final
@@ -366,12 +368,6 @@ def _by_samples(start: Start, rank: dict[str, Any], parts: Assembly) -> dict[str
     return {**rank, "logs": logs, "label": "one"}
 
 
-def _on_cpu(value: Any) -> Any:
+def _on_cpu(states: dict[str, Any]) -> dict[str, Any]:
     """Copy nested tensors to host memory: a process must not need the GPU of another process."""
-    if isinstance(value, Tensor):
-        return value.detach().cpu()
-    if isinstance(value, dict):
-        return {key: _on_cpu(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_on_cpu(item) for item in value)
-    return value
+    return {name: changed(state, lambda one: one.detach().cpu()) for name, state in states.items()}

@@ -25,7 +25,7 @@ from flodl.train.run.part_states import set_modes, set_states, states_of
 from flodl.train.run.resume_checks import check_epochs, check_optimizer, tell_ignored
 from flodl.train.run.run_records import LAST, checkpoint_in, typed_words
 from flodl.train.run.training_state import TrainingState
-from flodl.train.step.learning_rate import FIRST_RATE, set_rate
+from flodl.train.step.learning_rate import FIRST_RATE, set_rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -182,12 +182,6 @@ def drop_groups(optimizer: torch.optim.Optimizer, first: int) -> None:
         for parameter in group["params"]:
             optimizer.state.pop(parameter, None)
     del optimizer.param_groups[first:]
-
-
-def set_rates(optimizer: torch.optim.Optimizer, rates: list[float]) -> None:
-    """Set the learning rate of every parameter group."""
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        set_rate(group, rate)
 
 
 def add_hint(stop: BaseException, run: RunDirectory | None, checkpoint: Path | None) -> None:

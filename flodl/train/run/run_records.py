@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from fdl.base import run_record
 from fdl.base.code_record import code_changes, running_program
-from fdl.base.files import replace_text, staging
+from fdl.base.files import read_json, replace_text, staging
 from fdl.base.masking import KNOWN, PLAN_VARIABLE, HandedDown, Mask
 from fdl.base.run_record import CODE, RECORD, host, job_record, process_facts, started_ticks
 from fdl.base.secrets import REDACTED, plain_name, redact_tokens
@@ -88,7 +88,7 @@ def _newest_unfinished(root: Path) -> Path:
     complete = 0
     for checkpoint in root.glob(f"*/{LAST}"):
         try:
-            record = json.loads((checkpoint.parent / RECORD).read_text(encoding="utf-8"))
+            record = read_record(checkpoint.parent) or {}
             state, started = record["state"], datetime.fromisoformat(record["started"])
             continued.add(Path(record["resumed_from"] or "").parent.name)
             written = checkpoint.stat().st_mtime_ns
@@ -111,11 +111,7 @@ def _newest_unfinished(root: Path) -> Path:
 
 def read_record(folder: Path) -> dict[str, Any] | None:
     """Return the content of ``run.json`` in a folder; None without a readable one."""
-    try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return record if isinstance(record, dict) else None
+    return read_json(folder / RECORD)
 
 
 def run_of_launch(
@@ -139,7 +135,7 @@ def run_of_launch(
         if restarted or (
             record.get("state") in _CAN_GO_ON
             and not _is_alive(record)
-            and _config_of(folder) == config
+            and read_json(folder / "config.json") == config
         ):
             found.append((str(record.get("started")), folder.name, folder))
     return max(found)[2] if found else None
@@ -168,13 +164,6 @@ def _records(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for path in root.glob(f"*/{RECORD}"):
         if (record := read_record(path.parent)) is not None:
             yield path.parent, record
-
-
-def _config_of(folder: Path) -> object:
-    try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
 
 
 def _is_alive(record: Mapping[str, Any]) -> bool:

@@ -35,6 +35,7 @@ from flodl.checkpoint.snapshot import snapshot
 from flodl.checkpoint.store import save_checkpoint, tensors_by_name
 from flodl.checkpoint.training import TrainingFile, describe_training, save_training_file
 from flodl.checkpoint.values import decode, encode
+from flodl.data.structure import changed
 from flodl.errors import CheckpointError
 from flodl.train.run.loop_state import BEGINNING, Position
 from flodl.train.run.part_states import (
@@ -423,11 +424,7 @@ def _part_of_rank(file: TrainingFile, model: nn.Module) -> dict[str, Any]:
 
 def _local(value: Any) -> Any:
     """Return a value with None in place of the tensors that ranks share."""
-    if isinstance(value, Tensor):
-        return None if is_sharded(value) else value
-    if isinstance(value, Mapping):
-        return {key: _local(item) for key, item in value.items()}
-    return type(value)(map(_local, value)) if isinstance(value, list | tuple) else value
+    return changed(value, lambda one: None if is_sharded(one) else one)
 
 
 def _packed(value: Any) -> str:

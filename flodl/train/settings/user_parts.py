@@ -7,7 +7,7 @@ import functools
 import inspect
 from itertools import chain
 from operator import itemgetter
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, final
 from weakref import WeakValueDictionary
 
@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from flodl import log
 from flodl.checkpoint.forms import CASTABLE
 from flodl.graph import Graph
+from flodl.train.step.trials import nested
 from flodl.train.step.tuned import needs_closure
 
 if TYPE_CHECKING:
@@ -355,7 +356,7 @@ def _names(function: Any, seen: set[int]) -> Iterator[str]:
         return
     seen.add(id(function))
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    for name in _names_in(function.__code__):
+    for name in chain.from_iterable(code.co_names for code in nested(function.__code__)):
         yield name
         yield from _names(function.__globals__.get(name), seen)
     for cell in cells.values():
@@ -363,13 +364,6 @@ def _names(function: Any, seen: set[int]) -> Iterator[str]:
             yield from _names(cell.cell_contents, seen)
         except ValueError:  # not filled yet
             continue
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)
 
 
 def warn_of_unfinished_schedule(schedule: Schedule, steps: int) -> None:

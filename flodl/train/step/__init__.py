@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from flodl.checkpoint.sharded import is_sharded
 from flodl.train.step.auto import AutoEngine as AutoEngine, AutoPolicy as AutoPolicy
-from flodl.train.step.base import StepEngine as StepEngine, StepSettings as StepSettings
+from flodl.train.step.base import StepSettings as StepSettings
 from flodl.train.step.tuned import (
     ClosureEngine as ClosureEngine,
     CompiledEngine as CompiledEngine,
     CudaGraphEngine as CudaGraphEngine,
     EagerEngine as EagerEngine,
+    TunedEngine as TunedEngine,
     needs_closure,
 )
 
@@ -32,7 +33,7 @@ def make_engine(
     device: torch.device,
     total_steps: int,
     pure: bool = False,
-) -> StepEngine:
+) -> TunedEngine:
     """Make the engine of a training.
 
     Args:

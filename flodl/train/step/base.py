@@ -1,22 +1,21 @@
-"""The settings of a training step, and the interface of the engines that compute it."""
+"""The settings of a training step, and the interface of what reads its gradients."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import torch
 
     from flodl.monitor.ledger import TimeLedger
     from flodl.train.step.learning_rate import Schedule
     from flodl.train.step.precision import CountedScaler
-    from flodl.train.step.step_values import LossLog, StepValues
+    from flodl.train.step.step_values import StepValues
 
     TrainFn: TypeAlias = Callable[[Any, Any], Tensor]
 
@@ -62,68 +61,3 @@ class StepSettings:
     reduce: Callable[[], object] | None = None
     values: StepValues | None = None
     micro_batch: int | None = None
-
-
-class StepEngine(ABC):
-    """Runs training steps.
-
-    Every engine gives the numbers of :class:`~flodl.train.step.tuned.EagerEngine` up to
-    rounding. That engine gives the numbers of a plain loop, bit by bit.
-
-    Attributes:
-        name: The name in settings and reports.
-        global_step: Optimizer steps done in the whole run; a resumed run sets it.
-        settings: The settings of a step.
-    """
-
-    name: ClassVar[str]
-    global_step: int
-    settings: StepSettings
-
-    @abstractmethod
-    def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
-        """Train on one batch, or on one part of a batch that is too large for the memory.
-
-        Args:
-            batch: On the device of the model.
-            losses: Takes the loss of this batch, or part of a batch, before the optimizer changes
-                anything. So it can refuse the loss.
-            parts: Number of parts of the whole batch; the loss of each part counts ``1 / parts``.
-            closes: Whether this is the last part; only then does the optimizer step.
-
-        Raises:
-            ValueError: The training function did not return a scalar loss.
-            DivergedError: ``losses`` refused the loss.
-        """
-
-    def watch_gradients(self, watch: GradientWatch) -> None:
-        """Call this when the gradients of a step are complete, before they are clipped and used."""
-        raise NotImplementedError(f"the {self.name} engine shows no gradients")
-
-    def follow(self) -> None:
-        """Take an optimizer step without its own batch, with the gradients of other ranks."""
-        raise NotImplementedError(f"the {self.name} engine takes no steps together with others")
-
-    @abstractmethod
-    def set_schedule(self, schedule: Schedule | None) -> None:
-        """Use another schedule from now on; None does not change the learning rates."""
-
-    def present(self) -> None:  # noqa: B027 - most engines rely on nothing
-        """Expect changes: call it before code outside of a step runs, such as callbacks."""
-
-    def end_epoch(self) -> None:  # noqa: B027 - most engines learn nothing from it
-        """Call this after the last step of an epoch."""
-
-    def decision(self) -> Mapping[str, Any]:
-        """Return the decision about the steps, as JSON values for a checkpoint."""
-        return {}
-
-    def adopt(self, decision: Mapping[str, Any]) -> None:  # noqa: B027 - only auto decides
-        """Use the :meth:`decision` of an earlier run; call it before the first step."""
-
-    def report(self) -> Mapping[str, object]:
-        """Return facts about how the steps were computed, as JSON values."""
-        return {"engine": self.name}
-
-    def close(self) -> None:  # noqa: B027 - most engines hold nothing
-        """End background work; the values of model and optimizer do not change."""

@@ -18,6 +18,7 @@ from flodl.checkpoint.generators import generator_states, same
 from flodl.data.structure import cloned, leaves_of, tensors_of
 from flodl.nn.cuda_graph import cuda_graph_capture
 from flodl.train.metrics import RecordedValues, record_scalar, recording_into
+from flodl.train.step.learning_rate import rates_of
 from flodl.train.step.tuning import (
     has_hooks,
     has_step_hooks,
@@ -222,8 +223,7 @@ class Capturing:
 
     def _refresh_rates(self) -> None:
         """Write the learning rates of today to where graphs read them."""
-        groups = self._optimizer.param_groups
-        now = [float(group["lr"]) for group in groups]
+        now = rates_of(self._optimizer)
         if now == self._set_rates:
             return
         while len(self._rates) < len(now):

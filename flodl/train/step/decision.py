@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from fdl.base.cache_folder import cache_folder
-from fdl.base.files import replace_text
+from fdl.base.files import read_json, replace_text
 from flodl.data.structure import named_tensors
+from flodl.device import hardware_name
 from flodl.processor import processor_facts
 from flodl.train.step.tuning import Tuning
 
@@ -154,11 +155,8 @@ def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 def _read() -> Mapping[str, Any]:
-    with suppress(OSError, ValueError):
-        form = json.loads((project_folder() / _FILE).read_text(encoding="utf-8"))
-        if isinstance(form, dict) and isinstance(form.get("decisions"), list):
-            return form
-    return {}
+    form = read_json(project_folder() / _FILE) or {}
+    return form if isinstance(form.get("decisions"), list) else {}
 
 
 def _write(decisions: Sequence[Decision], *, told: bool) -> bool:
@@ -206,7 +204,7 @@ def decision_key(
         "settings": f"{options} clip={settings.max_grad_norm} scaler={settings.scaler is not None}",
         "batch": ", ".join(f"{name} {_shape(tensor)}" for name, tensor in named_tensors(batch)),
         "dtype": " ".join([*dtypes, *autocast]),
-        "device": _device_name(device),
+        "device": hardware_name(device),
         "processor": _digest([processor_facts().get(name, "") for name in _PROCESSOR]),
         "torch": torch.__version__,
         "threads": str(torch.get_num_threads()),
@@ -215,12 +213,6 @@ def decision_key(
 
 def _shape(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {'x'.join(map(str, tensor.shape))}"
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return processor_facts().get("model name", device.type) if device.type == "cpu" else str(device)
 
 
 def _digest(parts: list[str]) -> str:

@@ -246,12 +246,8 @@ class Update:
         self.step = self.watch = None
         self._model = model
         self._optimizer = optimizer
+        self._settings = settings
         self.set_schedule(settings.schedule)
-        self._max_grad_norm = settings.max_grad_norm
-        self._scaler = settings.scaler
-        self._after_step = settings.after_step
-        self._reduce = settings.reduce
-        self._values = settings.values
         self._end_step: Callable[[], object] | None = getattr(model, "end_step", None)
 
     def apply(self, global_step: int) -> None:
@@ -260,31 +256,31 @@ class Update:
         Args:
             global_step: Optimizer steps done before this one.
         """
-        if self._reduce is not None:
-            self._reduce()  # it may end the step before anything is recorded
+        settings = self._settings
+        if settings.reduce is not None:
+            settings.reduce()  # it may end the step before anything is recorded
         self.prepare(global_step)
         if self.watch is not None:
-            scale = self._scaler.scale_factor() if self._scaler is not None else 1.0
+            scale = settings.scaler.scale_factor() if settings.scaler is not None else 1.0
             self.watch(global_step, scale)
         moved = True
-        if self._scaler is not None:
-            moved = self._scaler.step(self._optimizer, clip_norm=self._max_grad_norm)
-            if self._scaler.grad_norm is not None:
-                self.tell_norm(global_step, self._scaler.grad_norm)
+        if settings.scaler is not None:
+            moved = settings.scaler.step(self._optimizer, clip_norm=settings.max_grad_norm)
+            if settings.scaler.grad_norm is not None:
+                self.tell_norm(global_step, settings.scaler.grad_norm)
             self._optimizer.zero_grad()
         else:
-            if self._max_grad_norm is not None:
-                norm = limited_norm(self._model.parameters(), self._max_grad_norm)
+            if settings.max_grad_norm is not None:
+                norm = limited_norm(self._model.parameters(), settings.max_grad_norm)
                 self.tell_norm(global_step, norm)
             self._move()
         self.conclude(moved=moved)
 
     def in_graph(self) -> torch.Tensor | None:
         """Clip, step and clear inside of a CUDA graph; return the norm before, if it is clipped."""
-        norm = None
-        if self._max_grad_norm is not None:
-            parameters = self._model.parameters()
-            norm = torch.nn.utils.clip_grad_norm_(parameters, self._max_grad_norm)
+        norm, limit = None, self._settings.max_grad_norm
+        if limit is not None:
+            norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)
         self._move()
         return norm
 
@@ -305,8 +301,8 @@ class Update:
         """Set the learning rate of the next step."""
         if self._rate is not None:
             rate = self._rate.apply(global_step)
-            if self._values is not None:
-                self._values.rates.append((global_step, rate))
+            if self._settings.values is not None:
+                self._settings.values.rates.append((global_step, rate))
 
     def tell_norm(self, global_step: int, norm: torch.Tensor) -> None:
         """Record the total norm of the gradients before they were clipped.
@@ -316,12 +312,13 @@ class Update:
             norm: One element; nobody may write to it afterwards.
         """
         # Reading a tensor that is shared among processes would wait for all of them.
-        if self._values is not None and type(norm) is torch.Tensor:
-            self._values.norms.append((global_step, norm))
+        values = self._settings.values
+        if values is not None and type(norm) is torch.Tensor:
+            values.norms.append((global_step, norm))
 
     def conclude(self, *, moved: bool = True) -> None:
         """End the step; tell it if the parameters have changed."""
-        if moved and self._after_step is not None:
-            self._after_step()
+        if moved and self._settings.after_step is not None:
+            self._settings.after_step()
         if self._end_step is not None:
             self._end_step()

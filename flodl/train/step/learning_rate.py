@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
+from flodl.nn.optim import set_rate
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -164,8 +165,7 @@ class SteeredRate:
         if self._schedule is not None:
             self.scale *= factor
             return
-        for group in optimizer.param_groups:
-            set_rate(group, float(group["lr"]) * factor)
+        scale_rates(optimizer, factor)
 
     def replace(self, schedule: Schedule) -> None:
         """Use another schedule from the next step on.
@@ -193,9 +193,17 @@ AT_ZERO = (
 )
 
 
-def set_rate(group: dict[str, Any], rate: float) -> None:
-    """Set the learning rate of a parameter group, whether it is a number or a tensor."""
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(rate)
-    else:
-        group["lr"] = rate
+def rates_of(optimizer: torch.optim.Optimizer) -> list[float]:
+    """Return the learning rate of every parameter group."""
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float]) -> None:
+    """Set the learning rate of every parameter group."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        set_rate(group, rate)
+
+
+def scale_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Multiply the learning rate of every parameter group."""
+    set_rates(optimizer, [rate * factor for rate in rates_of(optimizer)])

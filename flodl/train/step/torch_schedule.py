@@ -14,7 +14,7 @@ from flodl import log
 from flodl.errors import CheckpointError
 from flodl.train.callbacks import Callback
 from flodl.train.observers.early_stop import watched_value
-from flodl.train.step.learning_rate import AT_ZERO, set_rate
+from flodl.train.step.learning_rate import AT_ZERO, rates_of, set_rates
 
 if TYPE_CHECKING:
     from flodl.monitor import EpochMetrics
@@ -144,7 +144,7 @@ class TorchSchedule(Callback):
         Raises:
             ValueError: The rate is 0 now, so no factor gives another one.
         """
-        before, plain = self._rates(), self._own_rates()
+        before, plain = rates_of(self._optimizer), self._own_rates()
         if not plain[0]:
             raise ValueError(AT_ZERO)
         self._scale(rate / plain[0], plain)
@@ -195,14 +195,14 @@ class TorchSchedule(Callback):
         if self._factor == 1.0:
             self._scheduler.step(*metric)
         else:
-            self._set_rates(self._own_rates())
+            set_rates(self._optimizer, self._own_rates())
             self._scheduler.step(*metric)
-            self._scale(self._factor, self._rates())
+            self._scale(self._factor, rates_of(self._optimizer))
         self._done += 1
 
     def _own_rates(self) -> list[float]:
         """The rates of the scheduler, without the factor; the program may have changed them."""
-        rates = self._rates()
+        rates = rates_of(self._optimizer)
         if self._factor == 1.0:
             return rates
         known = dict(enumerate(zip(self._scaled, self._plain, strict=True)))
@@ -213,15 +213,8 @@ class TorchSchedule(Callback):
 
     def _scale(self, factor: float, plain: list[float]) -> None:
         self._factor, self._plain = factor, plain
-        self._set_rates([rate * factor for rate in plain])
-        self._scaled = self._rates()
-
-    def _rates(self) -> list[float]:
-        return [float(group["lr"]) for group in self._optimizer.param_groups]
-
-    def _set_rates(self, rates: list[float]) -> None:
-        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
-            set_rate(group, rate)
+        set_rates(self._optimizer, [rate * factor for rate in plain])
+        self._scaled = rates_of(self._optimizer)
 
     def _check_metric(self) -> None:
         wants = any(

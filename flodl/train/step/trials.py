@@ -425,7 +425,7 @@ def _is_of_a_library(function: object) -> bool:
 
 
 def _doubt_of_code(code: CodeType) -> str:
-    for one in _nested(code):
+    for one in nested(code):
         if read := _READS & set(one.co_names):
             return f"calls {min(read)}"
         for step in dis.get_instructions(one):
@@ -436,16 +436,17 @@ def _doubt_of_code(code: CodeType) -> str:
     return ""
 
 
-def _nested(code: CodeType) -> Iterator[CodeType]:
+def nested(code: CodeType) -> Iterator[CodeType]:
+    """Yield a piece of code, and those of the functions inside of it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _nested(constant)
+            yield from nested(constant)
 
 
 def _values(function: FunctionType) -> Iterator[tuple[str, object]]:
     """Yield the values from outside of a function that its code names."""
-    for code in _nested(function.__code__):
+    for code in nested(function.__code__):
         for name in code.co_names:
             if name in function.__globals__:
                 yield name, function.__globals__[name]

@@ -15,7 +15,6 @@ from torch import Tensor
 from flodl import log, terminal
 from flodl.monitor.ledger import Account
 from flodl.nn.clip import limited_norm
-from flodl.train.step.base import StepEngine, StepSettings
 from flodl.train.step.capturing import Capturing, refusal
 from flodl.train.step.halves import (
     Update,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from flodl.train.step.base import GradientWatch
+    from flodl.train.step.base import GradientWatch, StepSettings
     from flodl.train.step.learning_rate import Schedule
     from flodl.train.step.step_values import LossLog
 
@@ -58,8 +57,11 @@ class _Told(list[Tensor]):
     add = list.append
 
 
-class TunedEngine(StepEngine):
-    """Forward, backward and update, each computed as :attr:`tuning` says.
+class TunedEngine:
+    """Runs training steps: forward, backward and update, each computed as :attr:`tuning` says.
+
+    Every tuning gives the numbers of :class:`EagerEngine` up to rounding. That engine gives the
+    numbers of a plain loop, bit by bit.
 
     Args:
         model: In training mode, on its device.
@@ -67,8 +69,11 @@ class TunedEngine(StepEngine):
         settings: The settings of a step.
 
     Attributes:
+        name: The name in settings and reports.
+        global_step: Optimizer steps done in the whole run; a resumed run sets it.
         model: As given.
         optimizer: As given.
+        settings: As given.
         hides_gradients: A captured step is taken even if somebody watches gradients.
         capture_refusal: Why steps of the last tuning that asked for a CUDA graph have none; empty
             if no reason is known.
@@ -163,12 +168,34 @@ class TunedEngine(StepEngine):
         return reason
 
     def present(self) -> None:
-        """Expect that code outside of the steps changes the model or its optimizer now."""
+        """Expect changes: call it before code outside of a step runs, such as callbacks."""
         for graph in self._graphs.values():
             graph.look_again()
 
+    def end_epoch(self) -> None:
+        """Call this after the last step of an epoch."""
+
+    def decision(self) -> Mapping[str, Any]:
+        """Return the decision about the steps, as JSON values for a checkpoint."""
+        return {}
+
+    def adopt(self, decision: Mapping[str, Any]) -> None:
+        """Use the :meth:`decision` of an earlier run; call it before the first step."""
+
     def step(self, batch: Any, losses: LossLog, *, parts: int = 1, closes: bool = True) -> None:
-        """Train on one batch or on a part of one."""
+        """Train on one batch, or on one part of a batch that is too large for the memory.
+
+        Args:
+            batch: On the device of the model.
+            losses: Takes the loss of this batch, or part of a batch, before the optimizer changes
+                anything. So it can refuse the loss.
+            parts: Number of parts of the whole batch; the loss of each part counts ``1 / parts``.
+            closes: Whether this is the last part; only then does the optimizer step.
+
+        Raises:
+            ValueError: The training function did not return a scalar loss.
+            DivergedError: ``losses`` refused the loss.
+        """
         if self.tuning.captured and parts == 1 and closes and self._by_graph(batch, losses):
             return
         limit = self._thread_limit
@@ -255,24 +282,24 @@ class TunedEngine(StepEngine):
                 lap(_OPTIMIZER)
 
     def watch_gradients(self, watch: GradientWatch) -> None:
-        """Show the gradients of each step."""
+        """Call this when the gradients of a step are complete, before they are clipped and used."""
         self._update.watch = watch
 
     def follow(self) -> None:
-        """Take an optimizer step with the gradients that are there."""
+        """Take an optimizer step with the gradients that are there, also those of other ranks."""
         self._update.apply(self.global_step)
         self.global_step += 1
 
     def set_schedule(self, schedule: Schedule | None) -> None:
-        """Use another schedule for the learning rates."""
+        """Use another schedule from now on; None does not change the learning rates."""
         self._update.set_schedule(schedule)
 
     def report(self) -> Mapping[str, object]:
-        """Report the tunings in use."""
+        """Return facts about how the steps were computed, as JSON values."""
         return {"engine": self.name, "tuning": self.tuning.names()}
 
     def close(self) -> None:
-        """Free a graph."""
+        """End background work and free graphs; the values of model and optimizer do not change."""
         if self._graphs:
             self.use(replace(self.tuning, captured=False))
             self.drop_other_graphs()

@@ -21,8 +21,8 @@ from flodl.train.step import (
     AutoEngine,
     AutoPolicy,
     EagerEngine,
-    StepEngine,
     StepSettings,
+    TunedEngine as StepEngine,
 )
 from flodl.train.step.capturing import captures_on
 from flodl.train.step.step_values import loss_log

@@ -20,8 +20,8 @@ from flodl.train.step import (
     AutoPolicy,
     CompiledEngine,
     EagerEngine,
-    StepEngine,
     StepSettings,
+    TunedEngine as StepEngine,
 )
 from flodl.train.step.step_values import loss_log
 from flodl.train.step.tuned import TunedEngine

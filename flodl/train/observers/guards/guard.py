@@ -166,13 +166,14 @@ class Guard:
         batches_per_epoch: Batches of all ranks in one epoch.
 
     Attributes:
+        rule: Tells spikes from good losses.
         attempt: How often the training went back for the latest place.
     """
 
     def __init__(self, settings: Guards, *, batches_per_step: int, batches_per_epoch: int) -> None:
         self.settings = settings
         self._group, self._length = batches_per_step, batches_per_epoch
-        self._rule = SpikeRule(settings.spike, settings.window)
+        self.rule = SpikeRule(settings.spike, settings.window)
         self._skips: defaultdict[int, set[int]] = defaultdict(set)
         self._factors: dict[tuple[int, int], float] = {}
         self._place: tuple[int, int, int] | None = None
@@ -191,13 +192,9 @@ class Guard:
         """Return the factor of the learning rate when a batch is left out."""
         return self._factors.get((epoch, batch), 1.0)
 
-    def first_bad(self, losses: Sequence[float]) -> int | None:
-        """Take losses up to the first bad one; return its place, None if all are good."""
-        return self._rule.first_bad(losses)
-
     def told(self, loss: float) -> str:
         """Return what is wrong with a bad loss, for people."""
-        limit = self._rule.limit
+        limit = self.rule.limit
         above = f", above the limit of {limit:.6g}" if loss > limit else ""
         return f"the loss is {loss:.6g}{above}"
 
@@ -250,18 +247,10 @@ class Guard:
 
     # --- State ---------------------------------------------------------------------------------
 
-    def rule_state(self) -> dict[str, Any]:
-        """Return what :meth:`load_rule` takes: the losses so far."""
-        return self._rule.state()
-
-    def load_rule(self, state: Mapping[str, Any]) -> None:
-        """Judge the next losses as after these."""
-        self._rule.load(state)
-
     def state(self, epoch: int) -> dict[str, Any]:
         """Return the state for a checkpoint in this epoch, as JSON values."""
         return {
-            "rule": self._rule.state(),
+            "rule": self.rule.state(),
             "skips": {str(one): sorted(b) for one, b in self._skips.items() if b and one >= epoch},
             "factors": [[*at, factor] for at, factor in self._factors.items() if at[0] >= epoch],
             "place": list(self._place) if self._place is not None else None,
@@ -272,7 +261,7 @@ class Guard:
         """Continue from the result of :meth:`state`; an empty one changes nothing."""
         if not state:
             return
-        self._rule.load(state["rule"])
+        self.rule.load(state["rule"])
         for epoch, batches in state["skips"].items():
             self._skips[int(epoch)].update(map(int, batches))
         for epoch, batch, factor in state["factors"]:

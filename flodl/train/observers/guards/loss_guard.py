@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from flodl.train.run.loop_state import Position
     from flodl.train.run.resume import Start
     from flodl.train.settings import TrainingPlan
-    from flodl.train.step.base import StepEngine
+    from flodl.train.step.tuned import TunedEngine
 
 
 IsLeft: TypeAlias = "Callable[[Any, int, int], bool]"
@@ -93,7 +93,7 @@ class LossGuard(LeftOut):
         *,
         batches_per_step: int,
         settings: Guards,
-        engine: StepEngine,
+        engine: TunedEngine,
         steps: Callable[[], int],
     ) -> None:
         super().__init__(
@@ -176,7 +176,7 @@ class LossGuard(LeftOut):
         began, assembly, scaler = time.perf_counter(), self._assembly, self._engine.settings.scaler
         self._engine.present()
         extra = {
-            "rule": self._guard.rule_state(),
+            "rule": self._guard.rule.state(),
             "rate": self._rate.state(),
             "modes": modes(assembly.model),
             "skipped": scaler.skipped if scaler is not None else 0,
@@ -193,7 +193,7 @@ class LossGuard(LeftOut):
         self.next_step = self._times.next_step if every is None else (step // every + 1) * every
 
     def _judge(self, losses: Losses) -> None:
-        place = self._guard.first_bad(losses.values)
+        place = self._guard.rule.first_bad(losses.values)
         if place is not None:
             raise Setback(self._guard.told(losses.values[place]), *losses.place_of(place))
 
@@ -282,7 +282,7 @@ class LossGuard(LeftOut):
         if scaler is not None:
             scaler.skipped = int(extra["skipped"])
         self._engine.global_step = snapshot.position.global_step
-        self._guard.load_rule(extra["rule"])
+        self._guard.rule.load(extra["rule"])
 
 
 @final
