@@ -19,7 +19,7 @@ from fdl.programs.source import absl, commands, fdl_args, fire, hydra, jsonargpa
 from fdl.programs.source.interpret import Interpreter, Thing
 from fdl.programs.source.parsers import Parser, new_parser
 from fdl.programs.source.rows import COMPUTED, Program
-from fdl.programs.source.source import Library, Roots, given
+from fdl.programs.source.source import Library, given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def read(level: Level) -> tuple[dict[str, Any] | None, list[str]]:
     folders += [os.path.join(one, "src") for one in folders]
     # The base classes of FdlArgs are read, too.
     own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
-    library = Library(Roots(level.root, folders, [*packages, own]))
+    library = Library(level.root, folders, [*packages, own])
     module = library.open(file)
     if module is None:
         return None, [file]
