@@ -75,6 +75,17 @@ class Node:
         child = self.mapping.get(key)
         return None if child is None or child.value is None else child
 
+    def find(self, *path: str | int) -> Node | None:
+        """The node at a path, also a null; None if the path leads to nothing."""
+        node: Node | None = self
+        for step in path:
+            value = node.value if node else None
+            if isinstance(step, str):
+                node = value.get(step) if isinstance(value, dict) else None
+            else:
+                node = value[step] if isinstance(value, list) and step < len(value) else None
+        return node
+
     def text(self, key: str) -> str | None:
         """The string under ``key``, or None. Validation has already refused other types."""
         child = self.get(key)
@@ -110,7 +121,7 @@ class Null(str):
     __slots__ = ()
 
 
-class Removed:
+class Removed(Record):
     """A key that a layer deleted.
 
     Attributes:
@@ -118,11 +129,8 @@ class Removed:
         by: The null that deleted it; its ``losers`` are what it deleted, strongest first.
     """
 
-    __slots__ = ("by", "path")
-
-    def __init__(self, path: tuple[str, ...], by: Node) -> None:
-        self.path = path
-        self.by = by
+    path: tuple[str, ...]
+    by: Node
 
 
 def texts(spec: Node, key: str) -> list[str]:

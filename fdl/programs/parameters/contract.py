@@ -63,13 +63,10 @@ class ContractError(ValueError):
     def find(self, node: Node) -> Node:
         """The node of the mistake, if the document is in a manifest under ``node``."""
         for step in self.path:
-            children = node.value
-            if isinstance(children, dict) and step in children:
-                node = children[str(step)]
-            elif isinstance(children, list) and isinstance(step, int):
-                node = children[step]
-            else:
+            found = node.find(step)
+            if found is None:
                 break
+            node = found
         return node
 
 
