@@ -11,13 +11,13 @@ from fdl.base.errors import ManifestError, UsageError
 from fdl.base.global_flags import before_command
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.base.suggest import did_you_mean, nearest, setting_as_option
-from fdl.manifest.node import Null, origin
+from fdl.manifest.node import Null, origin, text as spelled
 from fdl.manifest.select.level import SECTIONS
 from fdl.plan.generate import refuse_empty, settings
 from fdl.plan.planner import UNCHECKED
 from fdl.plan.spelling import AS_WRITTEN, KEYVALUE, Key, Spelling, flattened, written
 from fdl.plan.typed_ranks import OPTIONS
-from fdl.programs.parameters.contract import spelled, spellings
+from fdl.programs.parameters.contract import spellings
 from fdl.programs.parameters.parameter import is_number
 from fdl.programs.parameters.parser import slots
 

@@ -215,10 +215,9 @@ def _plain(name: str) -> str:
     return name.lstrip("-").replace("_", "-")
 
 
-def _items(node: Node, one: Parameter | None = None) -> Sequence[Node]:
-    """The values of a list; data of a program is one value."""
-    is_data = one is not None and one.holds_data and not one.variadic
-    return node.value if isinstance(node.value, list) and not is_data else [node]
+def _items(node: Node) -> Sequence[Node]:
+    """The values of a list."""
+    return node.value if isinstance(node.value, list) else [node]
 
 
 def _nothing(name: str, one: Parameter | None) -> Groups:

@@ -118,7 +118,7 @@ def _continue(
     call: Call, name: str, each: list[str], trials: int, retry: Again | None, *, dry_run: bool
 ) -> int:
     sweep = _chosen(call, name)
-    project = Project(call.project().found, sweep.settings["env"], write_cache=True)
+    project = Project(call.project().found, sweep.settings["env"], writes_cache=True)
     place = call.here().replaced(append=sweep.settings["append"])
     request = Request.of_record(sweep.settings, call.invocation.work).grown(each, trials)
     return execute.resume(

@@ -73,7 +73,7 @@ class Call:
             env = active_environment(self.invocation, found)
         else:
             require_overlay(found, env, env)
-        return Project(found, env, write_cache=writes_cache and not self.dry_run)
+        return Project(found, env, writes_cache=writes_cache and not self.dry_run)
 
     def here(self) -> Host:
         """Where commands are taken to run: this process, unless the caller said otherwise."""

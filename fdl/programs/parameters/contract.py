@@ -11,7 +11,7 @@ Imported on the warm path: loads only fdl's own light modules.
 from __future__ import annotations
 
 from fdl.base.light_record import Record
-from fdl.manifest.node import dotted
+from fdl.manifest.node import dotted, text as spelled
 from fdl.manifest.words import (
     ARGUMENT_KEYS,
     DOCUMENT_KEYS,
@@ -393,11 +393,6 @@ def _typed(value: object, type_: str, path: Path) -> Any:
         raise ContractError(path, f"must be of type {type_}")
     # A value declared as text may be written as a number: `choices: [1, 2]`.
     return spelled(value) if type_ in ("string", "path") else value
-
-
-def spelled(value: object) -> str:
-    """A value as it is typed: ``true``, not ``True``."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _check_order(arguments: list[Parameter], above: Path) -> None:
