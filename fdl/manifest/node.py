@@ -70,6 +70,11 @@ class Node:
         """The children of a mapping; empty for null and for every other value."""
         return self.value if isinstance(self.value, dict) else {}
 
+    @property
+    def listed(self) -> list[Node]:
+        """The items of a list; any other value is the only one."""
+        return self.value if isinstance(self.value, list) else [self]
+
     def get(self, key: str) -> Node | None:
         """The child under ``key``, or None when it is absent or null."""
         child = self.mapping.get(key)
@@ -136,13 +141,7 @@ class Removed(Record):
 def texts(spec: Node, key: str) -> list[str]:
     """The texts under a key that holds one text or a list of them; empty without the key."""
     node = spec.get(key)
-    if node is None:
-        return []
-    return (
-        [str(one.value) for one in node.value]
-        if isinstance(node.value, list)
-        else [str(node.value)]
-    )
+    return [str(one.value) for one in node.listed] if node else []
 
 
 def text(value: object) -> str:

@@ -182,10 +182,6 @@ def _mapping(row: Row, key: str, path: Path, what: str) -> Row:
     return value
 
 
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(words)
-
-
 def _argument(document: object, path: Path, closed: bool) -> Parameter:
     row = _row(document, path, ARGUMENT_KEYS if closed else ())
     name = _text(row, "name", path)
@@ -264,7 +260,7 @@ def _literal(row: Row, path: Path) -> str:
     if isinstance(said, bool):
         return "python" if said else ""
     if said not in LITERALS:
-        raise ContractError((*path, "literal"), f"must be true, or one of {_listed(LITERALS)}")
+        raise ContractError((*path, "literal"), f"must be true, or one of {', '.join(LITERALS)}")
     return str(said)
 
 
@@ -312,7 +308,7 @@ def _type(row: Row, path: Path) -> tuple[str, bool]:
         return written, False
     if written in LIST_TYPES:
         return written[len("list[") : -1], True
-    allowed = _listed((*TYPES, *LIST_TYPES))
+    allowed = ", ".join((*TYPES, *LIST_TYPES))
     if written is None:
         raise ContractError(path, f"needs a `type`: one of {allowed}")
     raise ContractError((*path, "type"), f"is `{written}`, which is not one of {allowed}")
@@ -328,7 +324,7 @@ def _text(row: Row, key: str, path: Path) -> str:
 def _one_of(row: Row, key: str, path: Path, allowed: Iterable[str]) -> str:
     word = _text(row, key, path)
     if word and word not in allowed:
-        raise ContractError((*path, key), f"is `{word}`, which is not one of {_listed(allowed)}")
+        raise ContractError((*path, key), f"is `{word}`, which is not one of {', '.join(allowed)}")
     return word
 
 

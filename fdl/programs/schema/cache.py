@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 from _imp import source_hash
 
-from fdl.base.files import names, put_own, read_text
+from fdl.base.files import names, read_text
 from fdl.base.light_record import Record
-from fdl.manifest.cache import make_folder
+from fdl.manifest.cache import keep
 from fdl.version import __version__
 
 TYPE_CHECKING = False
@@ -116,16 +116,10 @@ def store(
 
     The answer is a checked document, or None with a problem; ``files`` come from :func:`stamps`.
     """
-    import json
-    from contextlib import suppress
-
     document = {"key": _key(level), "files": files, "problem": problem, "schema": answer}
-    with suppress(OSError):
-        make_folder(os.path.join(level.manifest.directory, ".fdl"))
-        # Defaults may be private: only users who can read the manifest may read the record.
-        mode = os.stat(level.manifest.found.path).st_mode & 0o666
-        content = json.dumps(document, separators=(",", ":")).encode()
-        put_own(level.manifest.directory, location(level, folder), content, mode)
+    # Defaults may be private, as the manifest may be.
+    manifest = level.manifest
+    keep(manifest.directory, location(level, folder), document, [manifest.found.path])
 
 
 def _key(level: Level) -> list[object]:

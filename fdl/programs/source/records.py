@@ -55,7 +55,23 @@ def declare(program: Program, found: Definition, interpreter: Interpreter) -> No
     """Add the fields of a dataclass and of its base classes as options of HfArgumentParser."""
     for name, node, module, said in settable(found, interpreter, program):
         kind = annotation(node.annotation, module, interpreter)
-        _add(program, name, kind, said, _aliases(node.value, module, interpreter))
+        dashed, default = name.replace("_", "-"), said["default"]
+        spellings = list(dict.fromkeys((f"--{name}", f"--{dashed}")))
+        is_flag = kind.type == "bool" and not kind.many
+        # HfArgumentParser takes a word for such an option, and true without a word.
+        by_word = is_flag and kind.optional
+        said |= {
+            "type": "string" if by_word else kind.type,
+            "choices": kind.choices,
+            "required": default is ... and not kind.optional,
+            "many": kind.many,
+            "doubtful": kind.doubtful,
+            "nargs": "?" if by_word else (kind.nargs or "+" if kind.many else None),
+            "words": {"false": "false"} if by_word else {},
+        }
+        if is_flag and default is True:
+            said["negatives"] = [f"--no_{name}", f"--no-{dashed}"][: len(spellings)]
+        program.option([*spellings, *_aliases(node.value, module, interpreter)], **said)
 
 
 def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Annotation:
@@ -286,24 +302,3 @@ def _aliases(node: ast.expr | None, module: Module, interpreter: Interpreter) ->
     value = interpreter.value(said, {}, module)
     listed = value if isinstance(value, list) else [value]
     return [one for one in listed if isinstance(one, str) and one.startswith("-")]
-
-
-def _add(program: Program, name: str, kind: Annotation, said: Said, aliases: Sequence[str]) -> None:
-    dashed = name.replace("_", "-")
-    spellings = list(dict.fromkeys((f"--{name}", f"--{dashed}")))
-    is_flag = kind.type == "bool" and not kind.many
-    # HfArgumentParser takes a word for such an option, and true without a word.
-    by_word = is_flag and kind.optional
-    default = said["default"]
-    said |= {
-        "type": "string" if by_word else kind.type,
-        "choices": kind.choices,
-        "required": default is ... and not kind.optional,
-        "many": kind.many,
-        "doubtful": kind.doubtful,
-        "nargs": "?" if by_word else (kind.nargs or "+" if kind.many else None),
-        "words": {"false": "false"} if by_word else {},
-    }
-    if is_flag and default is True:
-        said["negatives"] = [f"--no_{name}", f"--no-{dashed}"][: len(spellings)]
-    program.option([*spellings, *aliases], **said)
