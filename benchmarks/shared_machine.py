@@ -42,10 +42,13 @@ from flodl.openmp import VARIABLES
 ROOT = Path(__file__).resolve().parents[1]
 
 OF_BEST = Bar(1.15)
-"""Time with flodl by the time of the best of the three plain ways."""
+"""Time with engine auto by the time of the best of the three plain ways."""
 
 OF_PLAIN = Bar(1.00)
-"""Time with flodl by the time of plain torch as it comes."""
+"""Time with engine auto by the time of plain torch as it comes."""
+
+DEFAULT_OF_PLAIN = Bar(1.15)
+"""Time with the default engine by the time of plain torch as it comes."""
 
 SITUATIONS = ("alone", "two busy", "two at once")
 
@@ -235,16 +238,18 @@ def best_of(ways: Mapping[str, Sequence[Taken]]) -> str:
     return min(plain, key=lambda way: statistics.median(seconds(ways[way])))
 
 
-def compared(ways: Mapping[str, Sequence[Taken]], base: str, bar: Bar) -> list[str]:
-    """The engine auto beside another way: ratio with its spread, and the verdict.
+def compared(ways: Mapping[str, Sequence[Taken]], way: str, base: str, bar: Bar) -> list[str]:
+    """A way of flodl beside another way: ratio with its spread, and the verdict.
 
     A training that was ended at the limit gives a bound. Where the bound is on the wrong side of
     the bar, nothing is decided.
     """
-    late, slow = cut(ways[OURS]), cut(ways[base])
+    if way not in ways:
+        return [NOT_YET, NOT_YET]
+    late, slow = cut(ways[way]), cut(ways[base])
     if late and slow:
         return ["both at the limit", "not decided"]
-    mine, theirs = seconds(ways[OURS]), seconds(ways[base])
+    mine, theirs = seconds(ways[way]), seconds(ways[base])
     ratio = median_ratio(mine, theirs)
     verdict = bar.verdict(ratio)
     if (late and bar.passes(ratio)) or (slow and not bar.passes(ratio)):
@@ -262,10 +267,16 @@ def trainings_table(models: Mapping[str, Rounds]) -> str:
             total = statistics.median(taken.total for taken in ways[OURS])
             seen = (shown(ways[way]) if way in ways else NOT_YET for way in WAYS)
             figures = [*seen, f"{total:.2f}", best]
-            verdicts = [*compared(ways, best, OF_BEST), *compared(ways, AS_IT_COMES, OF_PLAIN)]
+            verdicts = [
+                *compared(ways, OURS, best, OF_BEST),
+                *compared(ways, OURS, AS_IT_COMES, OF_PLAIN),
+                *compared(ways, DEFAULT, AS_IT_COMES, DEFAULT_OF_PLAIN),
+            ]
             rows.append([model, situation, *figures, *verdicts])
     header = ["model", "situation", *(f"{way}, s" for way in WAYS), f"{OURS} with imports, s"]
-    header += ["best plain way", f"{OURS} / best", "bar", f"{OURS} / {AS_IT_COMES}", "bar"]
+    header += ["best plain way", f"{OURS} / best", "bar"]
+    for way in (OURS, DEFAULT):
+        header += [f"{way} / {AS_IT_COMES}", "bar"]
     return table(header, rows)
 
 

@@ -30,6 +30,7 @@ OURS, OURS_AUTO = "flodl", "flodl, engine auto"
 THEIRS = "transformers' Trainer"
 PLAIN, OTHER = "plain PyTorch", "plain PyTorch, other kernels"
 OURS_RANKS, THEIRS_RANKS = "flodl, two ranks", "transformers' Trainer, two ranks"
+OURS_CADENCE = "flodl, two ranks, policy cadence"
 
 SPEEDS = (1.0, 0.4)
 """Speeds of two ranks: the second one takes 2.5 times as long for a batch."""
@@ -266,8 +267,8 @@ def _loss(model: Any, batch: Any) -> Tensor:
     return loss
 
 
-def flodl_ranks(folder: Path, task: Task) -> Found:
-    """Train with flodl on two ranks, with the default policy."""
+def flodl_ranks(folder: Path, task: Task, policy: str | None = None) -> Found:
+    """Train with flodl on two ranks, with the default policy if none is given."""
     from flodl import Trainer
     from flodl.hf import AutoTokenizer, DataCollatorWithPadding
 
@@ -278,7 +279,8 @@ def flodl_ranks(folder: Path, task: Task) -> Found:
     data = {name: batch[name] for name in batch}
     builder = Trainer.builder(partial(_opened, folder), partial(_adamw, task.rate), _loss)
     builder.dataset(data).batch_size(task.batch).num_epochs(1).max_grad_norm(_CLIP)
-    handle = builder.ranks(2).simulate_speed(SPEEDS).progress(False).run()
+    builder.ranks(2).simulate_speed(SPEEDS).progress(False)
+    handle = (builder if policy is None else builder.policy(policy)).run()
     (epoch,) = handle.poll_metrics()
     model = _opened(folder, "cpu")
     handle.join().load_into(model)
@@ -375,6 +377,7 @@ WAYS: dict[str, Callable[[Path, Task], Found]] = {
 }
 RANKS: dict[str, Callable[[Path, Task], Found]] = {
     OURS_RANKS: flodl_ranks,
+    OURS_CADENCE: partial(flodl_ranks, policy="cadence"),
     THEIRS_RANKS: transformers_ranks,
 }
 

@@ -6,6 +6,12 @@ from __future__ import annotations
 
 import os
 
+from fdl.base import plain_yaml
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
 """Names of the compose file, in Docker's order of preference."""
 
@@ -33,22 +39,17 @@ def _compose_document(project: str, *path: str) -> object:
     """The value at a path of the compose file; None if the file is broken or lacks it."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """Reads Compose's own tags (``!reset``, ``!override``) as plain values."""
-
-    def untagged(loader: Loader, node: yaml.Node) -> object:
-        if isinstance(node, yaml.MappingNode):
-            return loader.construct_mapping(node, deep=True)
-        if isinstance(node, yaml.SequenceNode):
-            return loader.construct_sequence(node, deep=True)
-        return node.value
-
-    Loader.add_constructor(None, untagged)
     try:
-        document = yaml.load(compose_text(project), Loader)  # noqa: S506 -- a SafeLoader
+        # Compose has tags of its own: `!reset` and `!override`.
+        document = plain_yaml.load(compose_text(project))
     # Docker itself reports a broken file a moment later, with a better message.
     except (ValueError, yaml.YAMLError):
         return None
+    return value_at(document, *path)
+
+
+def value_at(document: Any, *path: str) -> Any:
+    """The value at a path of nested mappings; None if there is none."""
     for key in path:
         document = document.get(key) if isinstance(document, dict) else None
     return document

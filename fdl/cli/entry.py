@@ -16,7 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.cli.help import Ask
     from fdl.cli.prepass import Invocation
     from fdl.manifest.discover import Found
     from fdl.manifest.select.command import Selection
@@ -310,9 +309,10 @@ def _explain(
         from fdl.cli.commands.schema import refresh_one
 
         return refresh_one(selected.level, host, dry_run=invocation.dry_run)
+    from fdl.cli.help import print_page
     from fdl.plan.probe import learn
 
-    _print_page(selected, project, lambda level: learn(level, host))
+    print_page(selected, project, lambda level: learn(level, host))
     return 0
 
 
@@ -357,6 +357,7 @@ def _help_page(found: Found | None, invocation: Invocation) -> int:
 def _project_help(found: Found | None, env: str | None = None) -> int:
     """The project's page; a broken manifest costs its commands, not the page."""
     from fdl.base import output
+    from fdl.cli.help import print_page
     from fdl.manifest.select.command import Selection
     from fdl.manifest.select.project import Project
 
@@ -369,19 +370,7 @@ def _project_help(found: Found | None, env: str | None = None) -> int:
         except FdlError as broken:
             problem = broken
         _warn(project)
-    _print_page(page, project)
+    print_page(page, project)
     if problem:
         output.error(problem.message, problem.hint)
     return 0
-
-
-def _print_page(page: Selection | None, project: Project | None, ask: Ask | None = None) -> None:
-    """Print a help page that was asked for; only with ``ask`` programs are asked in turn."""
-    from fdl.base import output
-    from fdl.base.layout import terminal_width
-    from fdl.cli.help import render
-    from fdl.programs.schema import known
-
-    width = terminal_width(sys.stdout)
-    text = render(page, project, output.palette(sys.stdout), width, ask or known)
-    output.write(sys.stdout, text)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
+from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.layout import Page, Row
-from fdl.base.output import Palette
+from fdl.base.layout import Page, Row, terminal_width
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.base.shell_words import compose, join, quote
 from fdl.cli.builtins import summary
@@ -107,7 +109,7 @@ _DEFAULTS = (
 def render(
     help_: Selection | None,
     project: Project | None,
-    palette: Palette,
+    palette: output.Palette,
     width: int,
     ask: Ask = known,
 ) -> str:
@@ -146,6 +148,16 @@ def render(
     return page.render()
 
 
+def print_page(wanted: Selection | None, project: Project | None, ask: Ask = known) -> None:
+    """Print a help page that was asked for; only with another ``ask`` programs are asked in turn.
+
+    Raises:
+        FdlError: As for :func:`render`.
+    """
+    text = render(wanted, project, output.palette(sys.stdout), terminal_width(sys.stdout), ask)
+    output.write(sys.stdout, text)
+
+
 def _chosen(help_: Selection, schema: Schema | None) -> tuple[Schema | None, list[str]]:
     """What the program takes, or the subcommand that was typed; and the words of that one."""
     if schema is None or not schema.commands:
@@ -159,7 +171,7 @@ def _command(
 ) -> None:
     """The page of a command, or of a subcommand of its program."""
     level = wanted.level
-    presets = _named(level, PRESET) if level.entry and not path else []
+    presets = [*_presets(level)] if level.entry and not path else []
     others = [name for name in level.commands if name not in presets] if not path else []
     own = schema.commands if schema else {}
     placeholder = f"<{level.manifest.node.text('arg-name') or 'preset'}>"
@@ -373,28 +385,27 @@ def _command_row(level: Level, name: str, describe: Describe) -> Row:
     if own:
         return Row(name, own)
     if kind == RUN:
-        return Row(name, _first_line(_script(spec.get("run"))))
+        return Row(name, first_line(spec.get("run")))
     if kind == PRESET:
         return Row(name, "", "(preset)" if level.entry else "(broken: a preset needs an `entry`)")
     child = describe(folder)
     return Row(name, child) if child else Row(name, "", "(sub-command)")
 
 
-def _first_line(script: str) -> str:
-    lines = script.strip().splitlines()
+def first_line(script: Node | None) -> str:
+    """The first line of a script in the manifest, without its secrets."""
+    lines = _script(script).strip().splitlines()
     return f"{lines[0]} ..." if len(lines) > 1 else "".join(lines)
 
 
-def _named(level: Level, wanted: str) -> list[str]:
-    """The commands of one kind; a broken command is of no kind."""
-    found = []
+def _presets(level: Level) -> Iterator[str]:
+    """The presets of a level; a broken command is none."""
     for name in level.commands:
         try:
-            if level.kind(name) == wanted:
-                found.append(name)
+            if level.kind(name) == PRESET:
+                yield name
         except FdlError:
             continue
-    return found
 
 
 def _shown(node: Node, name: str = "") -> str:
@@ -418,17 +429,5 @@ def _script(node: Node | None) -> str:
 
 def _printable(kind: str, argv: list[str], flags: list[Flag], secrets: list[str]) -> Plan:
     """A plan to take printable words from; where it would run is left open."""
-    return redacted(
-        Plan(
-            kind=kind,
-            command=[],
-            argv=argv,
-            cwd="",
-            root="",
-            service=None,
-            flags=flags,
-            preset=None,
-            origin="",
-            secrets=secrets,
-        )
-    )
+    made = Plan(kind=kind, command=[], argv=argv, cwd="", root="", origin="")
+    return redacted(made.replaced(flags=flags, secrets=secrets))

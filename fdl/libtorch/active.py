@@ -1,6 +1,6 @@
 """The active libtorch variant of a project: ``libtorch/.active``, and the variant's ``.arch``.
 
-Warm commands of projects with a variant import this module, so it imports only ``os``.
+Warm commands of projects with a variant import this module, so it imports only small modules.
 """
 
 # pathlib would double the start-up time of a warm command.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from fdl.base.files import text_of
+from fdl.base.light_record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ KINDS = ("precompiled", "builds")
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
-class Variant:
+class Variant(Record):
     """An installed variant.
 
     Attributes:
@@ -36,12 +37,9 @@ class Variant:
             file.
     """
 
-    __slots__ = ("facts", "id", "path")
-
-    def __init__(self, id: str, path: str, facts: Mapping[str, str]) -> None:
-        self.id = id
-        self.path = path
-        self.facts = dict(facts)
+    id: str
+    path: str
+    facts: Mapping[str, str]
 
     @property
     def cuda(self) -> str | None:

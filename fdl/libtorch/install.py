@@ -93,7 +93,8 @@ def install(
         with store.hold(source.slot, f"installing {source.title}"):
             done = _installed(store, source, locked)
             if done is None:
-                done = Installation(_install(store, source, locked, environ), fresh=True)
+                trust = Trust(store, locked=locked)
+                done = Installation(_install(store, source, trust, environ), fresh=True)
                 _prune(store)
     if activate:
         store.activate(done.variant.id)
@@ -128,21 +129,13 @@ def install_into(folder: Path, source: Source, *, trust: Trust) -> Installation:
             done = Installation(Variant(known.id, str(folder), known.facts), fresh=False)
         else:
             try:
-                done = Installation(_replace(workshop, folder, source, trust), fresh=True)
+                variant = _install(workshop, source, trust, os.environ, folder)
+                done = Installation(variant, fresh=True)
             except FdlError:
                 _discard(workshop, parts=False)
                 raise
         _discard(workshop, parts=True)
     return done
-
-
-def _replace(workshop: Store, folder: Path, source: Source, trust: Trust) -> Variant:
-    with workshop.staging() as staging:
-        staged, contents = source.stage(_bench(workshop, staging, source, trust, os.environ))
-        contents = _with_archs(contents, staged)
-        refuse_foreign(folder)
-        workshop.replace(staged, folder, contents.facts)
-    return Variant(contents.id, str(folder), contents.facts)
 
 
 def _discard(workshop: Store, *, parts: bool) -> None:
@@ -168,25 +161,28 @@ def refuse_foreign(folder: Path) -> None:
         )
 
 
-def _install(store: Store, source: Source, locked: bool, environ: Mapping[str, str]) -> Variant:
+def _install(
+    store: Store,
+    source: Source,
+    trust: Trust,
+    environ: Mapping[str, str],
+    folder: Path | None = None,
+) -> Variant:
+    """Make a libtorch in the staging of a store, and move it to its place there, or to a folder."""
     with store.staging() as staging:
-        trust = Trust(store, locked=locked)
-        bench = _bench(store, staging, source, trust, environ)
+        # An invalid lock file is refused before anything is downloaded.
+        trust.read()
+        bench = Bench(staging, store.cache / "downloads" / source.slot, trust, environ)
         staged, contents = source.stage(bench)
         contents = _with_archs(contents, staged)
+        recorded = {_FILES: trust.files} if trust.files and folder is None else {}
         with store.lock(contents.id):
-            facts = {**contents.facts, **({_FILES: trust.files} if trust.files else {})}
-            variant = store.commit(staged, contents.id, facts)
+            if folder is not None:
+                refuse_foreign(folder)
+            place = folder or store.path(contents.id)
+            store.replace(staged, place, {**contents.facts, **recorded})
         shutil.rmtree(bench.parts, ignore_errors=True)
-    return variant
-
-
-def _bench(
-    store: Store, staging: Path, source: Source, trust: Trust, environ: Mapping[str, str]
-) -> Bench:
-    # An invalid lock file is refused before anything is downloaded.
-    trust.read()
-    return Bench(staging, store.cache / "downloads" / source.slot, trust, environ)
+    return Variant(contents.id, str(place), {**contents.facts, **recorded})
 
 
 def _with_archs(contents: Contents, folder: Path) -> Contents:

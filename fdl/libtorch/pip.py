@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
 import shutil
 import subprocess
@@ -185,16 +184,11 @@ def _offer(report: str) -> Offer:
 
 
 def _applies(requirement: str) -> bool:
-    """Whether the markers of one of torch's requirements fit this machine.
+    """Whether the markers of one of torch's requirements fit this machine."""
+    from packaging.requirements import Requirement
 
-    torch uses the two markers below; pip decides on all others.
-    """
-    _, _, markers = requirement.partition(";")
-    facts = {"platform_system": platform.system(), "platform_machine": platform.machine()}
-    return all(
-        (name not in markers) or re.search(rf"{name}\s*==\s*['\"]{re.escape(value)}['\"]", markers)
-        for name, value in facts.items()
-    )
+    marker = Requirement(requirement).marker
+    return marker is None or marker.evaluate()
 
 
 def _run(argv: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

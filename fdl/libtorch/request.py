@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fdl.base.errors import LibtorchError, UsageError
-from fdl.base.hardware import Gpu, Nvidia
+from fdl.base.hardware import Nvidia
 from fdl.libtorch.catalog import (
     Artifact,
     Choice,
@@ -60,6 +60,11 @@ class Request:
     given: Path | None = None
     locked: Sequence[str] | None = None
 
+    @property
+    def wanted(self) -> Wanted:
+        """The version and variant that a file has to be."""
+        return Wanted(self.torch, None if self.variant == AUTO else self.variant)
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -103,16 +108,15 @@ def decide(
     _check_name(request.variant)
     if request.source == WHEEL:
         return _wheel(request, nvidia, environ)
-    wanted = Wanted(request.torch, None if request.variant == AUTO else request.variant)
     text = str(request.source)
     if re.match(r"https?://", text):
         _check_address(text)
-        return Decision(address(text, wanted))
+        return Decision(address(text, request.wanted))
     path = cwd / Path(text).expanduser()
     if path.is_dir():
-        return Decision(local_folder(path.resolve(), wanted))
+        return Decision(local_folder(path.resolve(), request.wanted))
     if path.is_file():
-        return Decision(local_archive(path.resolve(), wanted))
+        return Decision(local_archive(path.resolve(), request.wanted))
     raise UsageError(
         f"--source {text}: there is no such file or folder",
         hint=f"--source takes `{ARCHIVE}`, `{WHEEL}`, a path, or an address that begins "
@@ -122,7 +126,7 @@ def decide(
 
 def _on_disk(request: Request, path: Path) -> Source:
     """The file or folder of ``--from``; of several files the newest one that fits."""
-    wanted = Wanted(request.torch, None if request.variant == AUTO else request.variant)
+    wanted = request.wanted
     if path.is_file():
         if request.source == WHEEL and path.suffix != ".whl":
             raise UsageError(
@@ -211,10 +215,8 @@ def _archive(
         artifact = find(torch, request.variant, platform)
         return Decision(official(artifact, environ))
     found = usable(nvidia())
-    gpus = found.counted
-    choice = choose(gpus, artifacts(torch, platform), found.driver)
-    notes, remedy = _explain(choice, found, gpus)
-    return Decision(official(choice.artifact, environ), notes, remedy)
+    choice = choose(found.counted, artifacts(torch, platform), found.driver)
+    return Decision(official(choice.artifact, environ), *_explain(choice, found))
 
 
 def _wheel(request: Request, nvidia: Callable[[], Nvidia], environ: Mapping[str, str]) -> Decision:
@@ -225,26 +227,23 @@ def _wheel(request: Request, nvidia: Callable[[], Nvidia], environ: Mapping[str,
         # The lock has decided; the name of its wheel does not tell the variant.
         return Decision(python_package(torch, None, exact=False, environ=environ))
     found = usable(nvidia())
-    gpus = found.counted
-    if not gpus:
+    if not found.counted:
         source = python_package(torch, CPU, exact=True, environ=environ)
-        return Decision(source, _about_gpus(found, gpus))
+        return Decision(source, _about_gpus(found))
     available: list[Artifact] = []
     # Some versions, and some machines, only have packages.
     with suppress(UsageError, LibtorchError):
         available = artifacts(torch or default_version(), this_platform())
     if not available:
         source = python_package(torch, None, exact=False, environ=environ)
-        return Decision(source, _about_gpus(found, gpus))
-    choice = choose(gpus, available, found.driver)
-    notes, remedy = _explain(choice, found, gpus)
-    variant = choice.artifact.variant
-    source = python_package(torch, variant, exact=False, environ=environ)
-    return Decision(source, notes, remedy)
+        return Decision(source, _about_gpus(found))
+    choice = choose(found.counted, available, found.driver)
+    source = python_package(torch, choice.artifact.variant, exact=False, environ=environ)
+    return Decision(source, *_explain(choice, found))
 
 
-def _explain(choice: Choice, found: Nvidia, gpus: Sequence[Gpu]) -> tuple[tuple[str, ...], str]:
-    notes = list(_about_gpus(found, gpus))
+def _explain(choice: Choice, found: Nvidia) -> tuple[tuple[str, ...], str]:
+    notes = list(_about_gpus(found))
     if choice.outdated:
         notes.append(
             f"the driver {found.driver} is too old for a newer CUDA that would fit; "
@@ -252,13 +251,13 @@ def _explain(choice: Choice, found: Nvidia, gpus: Sequence[Gpu]) -> tuple[tuple[
         )
     if not choice.uncovered:
         return tuple(notes), ""
-    return (*notes, choice.left_out), build_command(gpus)
+    return (*notes, choice.left_out), build_command(found.counted)
 
 
-def _about_gpus(found: Nvidia, gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    if not gpus:
+def _about_gpus(found: Nvidia) -> tuple[str, ...]:
+    if not found.counted:
         return ("no NVIDIA GPU found, so it is the variant for the processor",)
-    shown = ", ".join(gpu.label for gpu in gpus)
+    shown = ", ".join(gpu.label for gpu in found.counted)
     hidden = len(found.gpus) - len(found.visible)
     if not hidden:
         return (f"chosen for {shown}",)

@@ -112,11 +112,6 @@ class Wanted:
         )
 
 
-def nothing_known() -> None:
-    """For sources whose contents are known only after the download."""
-    return
-
-
 def slot(kind: str, name: str) -> str:
     """A slot for a name that cannot be part of a file name."""
     return f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
@@ -234,7 +229,7 @@ def local_folder(path: Path, wanted: Wanted) -> Source:
         title=str(path),
         slot=slot("file", str(path)),
         wanted=wanted,
-        expected=nothing_known,
+        expected=lambda: None,
         stage=partial(_stage_folder, path, wanted),
     )
 
@@ -332,7 +327,7 @@ def address(url: str, wanted: Wanted) -> Source:
         # A new signature of the same file takes the place of the part with the old one.
         slot=slot("url", name),
         wanted=wanted,
-        expected=nothing_known,
+        expected=lambda: None,
         stage=stage,
     )
     return source

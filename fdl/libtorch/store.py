@@ -18,11 +18,11 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from fdl.base.compose_file import COMPOSE_FILES
 from fdl.base.errors import LibtorchError, failing
@@ -39,9 +39,6 @@ from fdl.libtorch.active import (
     read_facts,
 )
 from fdl.manifest.discover import EXAMPLES, NAMES, find
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 _CARGO = re.compile(r"^\s*(?:\[[^#\n]*dependencies\.)?(tch|torch-sys)\s*[\].=]", re.MULTILINE)
 _CMAKE = re.compile(r"^[^#\n]*\b(find_package\s*\(\s*Torch)\b", re.MULTILINE | re.IGNORECASE)
@@ -156,7 +153,7 @@ class Store:
         variant = self.active
         if variant is None:
             several = self.installed()
-            gone = self._read_active()
+            gone = active_id(str(self.root))
             raise LibtorchError(
                 f"{self.folder / '.active'} names {gone}, which is not installed any more"
                 if is_id(gone)
@@ -174,7 +171,7 @@ class Store:
             LibtorchError: It is not installed, or this user may not write to the store.
         """
         variant = self.get(id)
-        if self._read_active() != id:
+        if active_id(str(self.root)) != id:
             self._require_write("activate", id)
             self.write(self.folder / ".active", f"{id}\n")
         return variant
@@ -196,7 +193,7 @@ class Store:
         self._require_write("remove", id)
         with self.lock(id), self.staging() as doomed:
             path = Path(self.get(id).path)
-            if self._read_active() == id:
+            if active_id(str(self.root)) == id:
                 self.write(self.folder / ".active", "")
             with failing(f"cannot remove {path}", kind=LibtorchError):
                 path.rename(doomed / path.name)
@@ -220,16 +217,16 @@ class Store:
 
         self._make(self.lock_file(name).parent)
         lock = FileLock(self.lock_file(name))
-
-        def acquire() -> None:
+        with _creating(lock.lock_file):
             try:
                 lock.acquire(timeout=0.2)
             except Timeout:
                 note(f"waiting for another fdl that is {doing}")
                 lock.acquire()
-
-        with _held(lock, acquire):
+        try:
             yield
+        finally:
+            lock.release()
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
@@ -305,9 +302,6 @@ class Store:
         with _creating(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
-    def _read_active(self) -> str:
-        return active_id(str(self.root))
-
 
 def _creating(path: Path | str) -> failing:
     hint = (
@@ -315,17 +309,6 @@ def _creating(path: Path | str) -> failing:
         "fdl libtorch download --path DIR"
     )
     return failing(f"cannot create {path}", hint, LibtorchError)
-
-
-@contextmanager
-def _held(lock: BaseFileLock, acquire: Callable[[], object] | None = None) -> Iterator[None]:
-    """A lock that is released at the end; ``acquire`` may say how it is taken."""
-    with _creating(lock.lock_file):
-        (acquire or lock.acquire)()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def require_libtorch(folder: Path) -> None:

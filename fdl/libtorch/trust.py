@@ -46,15 +46,6 @@ class Trust:
         """:attr:`seen` as a text for ``.arch``."""
         return "; ".join(f"{name} {digest}" for name, digest in sorted(self.seen.items()))
 
-    @property
-    def names(self) -> list[str]:
-        """What has a recorded digest.
-
-        Raises:
-            LibtorchError: The lock file is invalid.
-        """
-        return list(self.read())
-
     def check(self, name: str, sha256: str, url: str) -> None:
         """Compare a download with the earlier one; the first time, record its digest.
 

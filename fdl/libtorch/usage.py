@@ -92,11 +92,6 @@ def render(
     return _commands(variables(variant.path, system), shell)
 
 
-def exports(folder: str, environ: Mapping[str, str]) -> str:
-    """The commands that make the user's shell use a libtorch."""
-    return render("shell", Variant("", folder, {}), environ)
-
-
 def _commands(found: Variables, shell: str) -> str:
     """The lines of a shell that set the variables."""
     quote, assign, prepend, end = _SHELLS[shell]

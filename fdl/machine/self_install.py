@@ -1,8 +1,6 @@
-"""How shells find fdl: a link ``~/.local/bin/fdl``, and a block for completion in a start-up file.
+"""How shells find fdl: a link ``~/.local/bin/fdl``.
 
-Upgrading belongs to the tool that installed fdl; a link keeps pointing to what it upgrades. The
-block itself starts nothing: the completion script is asked for at the first TAB behind ``fdl``. So
-a new shell opens as fast as before, and always completes for the ``fdl`` installed.
+Upgrading belongs to the tool that installed fdl; a link keeps pointing to what it upgrades.
 """
 
 from __future__ import annotations
@@ -10,133 +8,13 @@ from __future__ import annotations
 import os
 import sysconfig
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
 from fdl.base.errors import FdlError, failing
-from fdl.base.files import put
 from fdl.base.shell_words import quote
-
-BEGIN = "# fdl shell completions"
-END = "# fdl shell completions end"
-
-_SCRIPTS = Path(__file__).parent / "completion_scripts"
-
-
-class Shell(StrEnum):
-    """The shells in which fdl completes."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-
-
-SHELLS = tuple(Shell)
-
-
-def script(shell: str) -> str:
-    """The completion script of one of ``SHELLS``."""
-    return (_SCRIPTS / f"fdl.{shell}").read_text(encoding="utf-8")
-
-
-def block(shell: str) -> str:
-    """The lines for the start-up file of one of ``SHELLS``, between their two marks."""
-    lines = (_SCRIPTS / f"lazy.{shell}").read_text(encoding="utf-8")
-    return f"{BEGIN}\n{lines}{END}\n"
-
-
-def shell_of(variables: Mapping[str, str]) -> str:
-    """The user's shell, if it is one of ``SHELLS``; else empty."""
-    name = variables.get("SHELL", "").rpartition("/")[2]
-    return name if name in SHELLS else ""
-
-
-def home_folder(variables: Mapping[str, str]) -> Path:
-    """The home folder of the user.
-
-    Raises:
-        FdlError: The user has none.
-    """
-    with suppress(RuntimeError):
-        # With an empty HOME, `~` would be the root of the file system.
-        if variables.get("HOME") != "" and Path.home().is_absolute():
-            return Path.home()
-    raise FdlError("there is no home folder to install into", hint="set HOME")
-
-
-def start_file(shell: str, variables: Mapping[str, str]) -> Path:
-    """The file that a shell reads whenever a user opens one.
-
-    Raises:
-        FdlError: There is no home folder.
-    """
-    home = home_folder(variables)
-    if shell == "zsh":
-        return Path(variables.get("ZDOTDIR") or home) / ".zshrc"
-    if shell == "fish":
-        # A folder that is not absolute counts as none.
-        configured = variables.get("XDG_CONFIG_HOME", "")
-        folder = configured if os.path.isabs(configured) else home / ".config"  # noqa: PTH117
-        return Path(folder, "fish", "config.fish")
-    return home / ".bashrc"
-
-
-def with_block(content: bytes, block: str, file: Path) -> bytes:
-    """The content of a start-up file with the block in it, once; all else stays as it is.
-
-    Raises:
-        FdlError: A block begins and never ends, so nobody can tell what belongs to it.
-    """
-    kept: list[bytes] = []
-    place: int | None = None
-    opened = 0
-    for number, line in enumerate(content.splitlines(keepends=True), 1):
-        mark = line.strip()
-        if opened:
-            opened = 0 if mark == END.encode() else opened
-        elif mark == BEGIN.encode():
-            opened = number
-            place = len(kept) if place is None else place
-        else:
-            kept.append(line)
-    if opened:
-        raise FdlError(
-            f"{file}:{opened}: `{BEGIN}` begins a block without `{END}`; nothing was written",
-            hint="remove that line and what belongs to it, then run `fdl self autocomplete` again",
-        )
-    if place is None:
-        place = len(kept)
-        if kept and not kept[-1].endswith(b"\n"):
-            kept[-1] += b"\n"
-    kept.insert(place, block.encode())
-    return b"".join(kept)
-
-
-def read(file: Path) -> bytes:
-    """The content of a start-up file; empty when there is none.
-
-    Raises:
-        FdlError: It cannot be read.
-    """
-    with failing(f"{file} cannot be read"), suppress(FileNotFoundError):
-        return file.read_bytes()
-    return b""
-
-
-def replace(file: Path, content: bytes) -> None:
-    """Give a start-up file new content as a whole; a link stays one, and its target is written.
-
-    Raises:
-        FdlError: That is not possible; the file is as it was.
-    """
-    hint = "`fdl self autocomplete -n` shows what to add to it"
-    with failing(f"{file} cannot be written", hint):
-        if file.exists() and not os.access(file, os.W_OK):
-            raise PermissionError(13, "it is read-only")
-        put(file, content)
+from fdl.machine.completion import home_folder, shell_of, start_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +56,21 @@ def look() -> Place:
         if path.exists() and script.exists() and path.samefile(script):
             return Place(path, script, "this")
         return Place(path, script, "link" if _leads_to_an_fdl(path) else "foreign")
+
+
+def install(place: Place, environ: Mapping[str, str], *, dry_run: bool = False) -> list[str]:
+    """Let the place start this fdl; the lines to tell the user.
+
+    Raises:
+        FdlError: As :func:`link` does.
+    """
+    if place.kind == "this":
+        line = f"{place.shown} starts this fdl already."
+    else:
+        link(place, dry_run=dry_run)
+        line = f"{'Would link' if dry_run else 'Linked'} {place.shown} to {place.script}."
+    hint = path_hint(place, environ)
+    return [line, hint] if hint else [line]
 
 
 def link(place: Place, *, dry_run: bool = False) -> None:

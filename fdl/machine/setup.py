@@ -80,9 +80,6 @@ def _plan(step: Program, environ: Mapping[str, str]) -> Plan:
         argv=list(step.argv),
         cwd=folder,
         root=folder,
-        service=None,
-        flags=[],
-        preset=None,
         origin="fdl setup",
     )
     plan.env = dict(environ)

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from fdl.base.errors import FdlError, ManifestError, UsageError
+from fdl.base.hardware.troubles import VARIABLE as DEVICES_VARIABLE
 from fdl.base.suggest import nearest
 from fdl.manifest.builtins import BUILTINS
 from fdl.manifest.node import Node, origin
@@ -18,7 +19,7 @@ from fdl.plan.inspect import unknown
 from fdl.plan.planner import Host
 from fdl.plan.value import Plan
 from fdl.run.freshness import Digests, Patterns, Rule
-from fdl.run.pool import DEVICES_VARIABLE, groups
+from fdl.run.pool import groups
 from fdl.run.step import Step
 
 TYPE_CHECKING = False

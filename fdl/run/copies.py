@@ -75,12 +75,13 @@ class _Stream:
     def copy(self, lines: Lines | None) -> None:
         """Copy until the program and all that it started have closed the stream."""
         try:
-            while data := _read(self.reading):
+            while data := os.read(self.reading, _BLOCK):
                 write_all(self.target, data)
                 if lines is not None:
                     lines.feed(data)
         except OSError:
-            # The reader of fdl's output has gone. The program learns of it when it writes on.
+            # So a terminal ends. Or the reader of fdl's output has gone, and the program learns of
+            # it when it writes on.
             pass
         finally:
             os.close(self.reading)
@@ -157,10 +158,3 @@ class Copies:
                     break
             left[0].copy(None)
         os._exit(0)
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, _BLOCK)
-    except OSError:
-        return b""  # so a terminal ends

@@ -16,9 +16,8 @@ import os
 import subprocess
 import time
 from contextlib import suppress
-from typing import Any
 
-from fdl.base.compose_file import compose_text, services
+from fdl.base.compose_file import compose_text, services, value_at
 from fdl.base.suggest import nearest
 from fdl.plan.value import Plan
 
@@ -130,17 +129,11 @@ def _of_service(plan: Plan, words: str) -> str:
 
 def _wants_gpu(config: object, service: str) -> bool:
     """Whether a resolved compose configuration asks for an NVIDIA GPU."""
-    found = _at(config, "services", service)
-    if _at(found, "runtime") == "nvidia" or _at(found, "gpus"):
+    found = value_at(config, "services", service)
+    if value_at(found, "runtime") == "nvidia" or value_at(found, "gpus"):
         return True
-    devices = _at(found, "deploy", "resources", "reservations", "devices")
+    devices = value_at(found, "deploy", "resources", "reservations", "devices")
     return isinstance(devices, list) and any(
-        _at(one, "driver") == "nvidia" or "gpu" in (_at(one, "capabilities") or ())
+        value_at(one, "driver") == "nvidia" or "gpu" in (value_at(one, "capabilities") or ())
         for one in devices
     )
-
-
-def _at(found: Any, *path: str) -> Any:
-    for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found

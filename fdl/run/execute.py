@@ -90,7 +90,7 @@ def start(plan: Plan) -> tuple[int, int]:
     if plan.record is not None:
         from fdl.run.record import begin
 
-        record = begin(plan)
+        record = begin(plan, plan.record)
     try:
         code, asked = run(plan, record)
     except FdlError as problem:
@@ -235,12 +235,12 @@ def _skip(step: Step, where: Where) -> str:
     if step.rule is None:
         return ""
     command = " ".join(step.plan.command)
-    verdict = step.rule.judge(forced=where.forced and step.asked)
-    if not verdict.runs:
-        output.note(f"fdl {command} skipped: {verdict.reason}")
-        return verdict.reason
+    runs, reason = step.rule.judge(forced=where.forced and step.asked)
+    if not runs:
+        output.note(f"fdl {command} skipped: {reason}")
+        return reason
     if step.rule.watches:
-        output.note(f"fdl {command} runs: {verdict.reason}")
+        output.note(f"fdl {command} runs: {reason}")
     step.rule.begin()
     return ""
 

@@ -15,7 +15,6 @@ from typing import Any
 from fdl.base import output
 from fdl.base.errors import FdlError, ManifestError
 from fdl.base.files import put_own, read_text
-from fdl.base.light_record import Record
 from fdl.base.suggest import did_you_mean
 from fdl.manifest.cache import make_folder
 from fdl.manifest.node import Node, origin
@@ -219,13 +218,6 @@ def _below(folder: str, entered: set[str]) -> Iterator[str]:
 _FORMAT = 1
 
 
-class Verdict(Record):
-    """Whether a command runs, and why; ``reason`` completes the sentence ``it runs: …``."""
-
-    runs: bool
-    reason: str
-
-
 class Rule:
     """The inputs and outputs of one command line, and how its last run left them.
 
@@ -251,28 +243,31 @@ class Rule:
         """Whether the command has inputs, so that it may be skipped."""
         return self._inputs is not None
 
-    def judge(self, *, forced: bool = False) -> Verdict:
+    def judge(self, *, forced: bool = False) -> tuple[bool, str]:
         """Compare the files with those of the last success.
+
+        Returns:
+            Whether the command runs, and why.
 
         Raises:
             FdlError: A pattern of the inputs matches no file, or a file cannot be read.
         """
         if self._inputs is None:
-            return Verdict(True, "it has no inputs")
+            return True, "it has no inputs"
         self._now = self._measured(self._inputs)
         before = _read(self._file)
         if forced:
-            return Verdict(True, "--force")
+            return True, "--force"
         if before is None:
             typed = " with these arguments" if self._plan.typed or self._plan.given else ""
-            return Verdict(True, f"it has not run here{typed} yet")
+            return True, f"it has not run here{typed} yet"
         if not before["finished"]:
-            return Verdict(True, "its last run did not succeed")
+            return True, "its last run did not succeed"
         reason = self._change(before)
         if reason:
-            return Verdict(True, reason)
+            return True, reason
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(before["when"]))
-        return Verdict(False, f"inputs unchanged since {when}")
+        return False, f"inputs unchanged since {when}"
 
     def begin(self) -> None:
         """Note that a run has begun, so that only its success makes the next one unnecessary."""
@@ -296,7 +291,8 @@ class Rule:
     def _measured(self, inputs: Patterns) -> dict[str, Any]:
         # What the command writes itself is not an input, also where a pattern covers both.
         written = set(self._outputs.files())
-        files = [file for file in inputs.required(_typed(self._plan)) if file not in written]
+        command = " ".join(["fdl", *self._plan.command])
+        files = [file for file in inputs.required(command) if file not in written]
         variables = {**os.environ, **self._plan.env}
         return {
             "format": _FORMAT,
@@ -363,10 +359,6 @@ def _name(plan: Plan) -> str:
     safe = "".join(char if char.isalnum() or char in "-_" else "_" for char in words)
     told = [plan.command, plan.typed, plan.environment, *plan.given]
     return f"{safe[:64]}.{_digest(told)[:12]}"
-
-
-def _typed(plan: Plan) -> str:
-    return " ".join(["fdl", *plan.command])
 
 
 def _digest(value: object) -> str:

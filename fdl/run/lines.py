@@ -16,7 +16,6 @@ from fdl.base.run_record import METRIC_LINES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import re
     from collections.abc import Mapping, Sequence
 
 # A program that never ends its line must not fill the memory.

@@ -29,8 +29,6 @@ from fdl.run.step import DONE, FAILED, SKIPPED, STOPPED, Outcome, Step
 if TYPE_CHECKING:
     from fdl.run.step import Watch, Where
 
-__all__ = ["DEVICES_VARIABLE", "groups", "masked_output", "run_all"]
-
 _OTHERS = ("SIGUSR1", "SIGUSR2", "SIGTSTP")
 
 _LAST_LINES_S = 1.0
@@ -206,6 +204,9 @@ class _Pool:
 
     def _stop(self, number: int) -> None:
         self._stopping = True
+        self._send(number)
+
+    def _send(self, number: int) -> None:
         for process, _, _ in self._running.values():
             process.send_signal(number)
 
@@ -218,8 +219,7 @@ class _Pool:
         elif name == "SIGTSTP":
             self._pause()
         else:
-            for process, _, _ in self._running.values():
-                process.send_signal(number)
+            self._send(number)
 
     def _pause(self) -> None:
         """Ctrl-Z: stop the jobs and fdl, and let them go on together."""

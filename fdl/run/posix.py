@@ -137,12 +137,6 @@ class _Attendant:
         watcher: Ends the job if fdl is killed.
     """
 
-    __slots__ = (
-        "_above", "_awaited", "_child_handler", "_copies", "_foreground", "_mark", "_plan",
-        "_pressed_at", "_reached", "_sent_at", "_stop_at", "blocked_before", "killed", "signal",
-        "watcher",
-    )  # fmt: skip
-
     def __init__(self, plan: Plan, mark: str, copies: Copies | None) -> None:
         # An ignored signal (nohup, a background job) stays ignored in fdl and in the child.
         heeded = [one for one in _RELAYED if _signal.getsignal(one) != _signal.SIG_IGN]

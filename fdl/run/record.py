@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fdl.plan.value import Plan, Recording
-    from fdl.run.lines import Lines
     from fdl.run.tracker import Tracker
 
 _PATIENCE_S = 12.0
@@ -46,25 +45,23 @@ _PATIENCE_S = 12.0
 _CAN_GO_ON = ("running", "interrupted", "failed")
 
 
-def begin(plan: Plan) -> RunRecord | None:
-    """Make the folder of a start and name it to the program; None if none is wanted.
+def begin(plan: Plan, recording: Recording) -> RunRecord | None:
+    """Make the folder of a start and name it to the program.
 
     A folder that cannot be written costs the record, not the run.
     """
-    if plan.record is None:
-        return None
     shown = redacted(plan)
     KNOWN.add(HandedDown(plan.env).secrets)
     try:
-        folder = _folder(plan, plan.record)
-        made = RunRecord(plan, shown, folder)
+        folder = _folder(plan, recording)
+        made = RunRecord(plan, recording, shown, folder)
     except OSError as problem:
         output.warning(
-            f"this run is not recorded: {problem.filename or plan.record.runs}: {problem.strerror}",
+            f"this run is not recorded: {problem.filename or recording.runs}: {problem.strerror}",
             "make the folder writable, or set `output: {record: false}`",
         )
         return None
-    _name_folder(plan, plan.record, folder)
+    _name_folder(plan, recording, folder)
     return made
 
 
@@ -73,7 +70,8 @@ class RunRecord:
 
     Args:
         plan: What is started.
-        shown: The same without secrets.
+        recording: What is recorded of it.
+        shown: The plan without secrets.
         folder: Its folder, which exists.
 
     Attributes:
@@ -84,9 +82,7 @@ class RunRecord:
         OSError: A file cannot be written.
     """
 
-    def __init__(self, plan: Plan, shown: Plan, folder: str) -> None:
-        recording = plan.record
-        assert recording is not None  # noqa: S101 - the caller has looked
+    def __init__(self, plan: Plan, recording: Recording, shown: Plan, folder: str) -> None:
         self.folder = folder
         self.chosen = bool(recording.folder)
         self._metrics = recording.metrics

@@ -12,10 +12,11 @@ import signal
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from fdl.base.run_record import status
 from fdl.run.program import JOB_VARIABLE, deliver
 
 _PAUSE_S = 0.02
@@ -63,16 +64,27 @@ def kill(pid: int, mark: str = "", known: Iterable[int] = (), looks: int = 1) ->
             which it becomes another program.
     """
     mark = mark or _mark_of(pid)
-    doomed: Sequence[int] = sorted({pid, *known, *descendants(pid, mark)} - {os.getpid()})
+    first = {pid, *known}
+
+    def doomed() -> set[int]:
+        found = {*first, *descendants(pid, mark)} - {os.getpid()}
+        first.clear()
+        return found
+
+    _kill_all(doomed, looks)
+
+
+def _kill_all(doomed: Callable[[], Iterable[int]], looks: int = 1) -> None:
+    """Kill what is found, again and again: a process may fork while the list is being read."""
     quiet = 0
     for _ in range(_ROUNDS):
-        quiet = 0 if doomed else quiet + 1
+        found = sorted(doomed())
+        quiet = 0 if found else quiet + 1
         if quiet == looks:
             return
-        for one in doomed:
+        for one in found:
             deliver(one, signal.SIGKILL)
         time.sleep(_PAUSE_S)
-        doomed = descendants(pid, mark)
 
 
 def foreground(pid: int) -> list[int]:
@@ -146,10 +158,6 @@ def _deeper(found: str, mark: str) -> bool:
     return found.startswith(f"{mark}/")
 
 
-_KILL_ROUNDS = 50
-_KILL_PAUSE_S = 0.01
-
-
 class Process(NamedTuple):
     """One entry of the process table."""
 
@@ -177,14 +185,7 @@ def kill_foreground(child: int, spared: set[int]) -> None:
         spared: :func:`ancestors` at the first Ctrl-C. They got the same key press and decide
             themselves. When one of them has ended, the ones above it can no longer be found.
     """
-    # A process may fork while the list is being read, so there is more than one round.
-    for _ in range(_KILL_ROUNDS):
-        doomed = _doomed(child, spared | ancestors())
-        if not doomed:
-            return
-        for pid in doomed:
-            deliver(pid, signal.SIGKILL)
-        time.sleep(_KILL_PAUSE_S)
+    _kill_all(lambda: _doomed(child, spared | ancestors()))
 
 
 def reads_keys() -> bool:
@@ -218,15 +219,9 @@ def processes() -> Iterator[Process]:
         yield from _listed_by_ps()
         return
     for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            text = (folder / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        # The program's name is in parentheses and may contain any character, also parentheses.
-        state, parent, group = text.rpartition(")")[2].split()[:3]
-        yield Process(int(folder.name), int(parent), int(group), state)
+        if folder.name.isdigit() and (facts := status(int(folder.name))):
+            state, parent, group = facts[:3]
+            yield Process(int(folder.name), int(parent), int(group), state)
 
 
 def _listed_by_ps() -> Iterator[Process]:

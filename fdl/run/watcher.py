@@ -17,8 +17,6 @@ class Watcher:
         mark: The mark of the job's processes, see :func:`fdl.run.program.marked`.
     """
 
-    __slots__ = ("_pid", "_pipe")
-
     def __init__(self, mark: str) -> None:
         self._pid = 0
         # macOS does not show the environment of other processes.

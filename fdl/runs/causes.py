@@ -16,8 +16,8 @@ from fdl.runs.run import settings, variables
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from fdl.runs.difference import What
     from fdl.runs.run import Run, Setting
+    from fdl.runs.trace import What
     from fdl.runs.trace_file import Trace
 
 CODE = "code.diff"

@@ -26,7 +26,7 @@ from fdl.base.units import (
 from fdl.runs import acts
 from fdl.runs.find import shortened
 from fdl.runs.metrics import Metric
-from fdl.runs.quantity import plain
+from fdl.runs.quantity import FACTS, plain
 from fdl.runs.run import Setting, settings
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from fdl.runs.metrics import Best, Metric
+    from fdl.runs.metrics import Best
     from fdl.runs.run import Run
 
 
@@ -60,6 +60,10 @@ def measured(metrics: Mapping[str, float]) -> str:
 _ABSENT = "-"
 _BEST_MARK = "*"
 _LONGEST = 60
+_SUMMARY = (
+    "name", "title", "path", "state", "started", "finished", "seconds", "epochs", "resumed_from",
+    "imported_from", "tags", "note", "error",
+)  # fmt: skip
 
 
 def environment(run: Run) -> dict[str, object]:
@@ -92,22 +96,11 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, o
 
 def as_json(run: Run, *, whole: bool = False) -> dict[str, object]:
     """A run as JSON data; ``whole`` adds configuration, environment and files."""
-    summary: dict[str, object] = {
-        "name": run.name,
-        "title": run.title,
-        "path": str(run.path),
-        "state": run.state,
-        "started": run.record["started"],
-        "finished": run.record.get("finished"),
-        "seconds": run.seconds,
-        "epochs": run.epochs,
-        "resumed_from": run.resumed_from or None,
-        "imported_from": run.record.get("imported_from"),
-        "tags": list(run.notes.tags),
-        "note": run.notes.note or None,
-        "error": run.error or None,
-        "metrics": {name: in_json(value) for name, value in run.last_metrics.items()},
-    }
+    summary = {name: FACTS[name](run) for name in _SUMMARY}
+    # As they are recorded.
+    summary |= {name: run.record.get(name) for name in ("started", "finished", "imported_from")}
+    summary["tags"] = list(run.notes.tags)
+    summary["metrics"] = {name: in_json(value) for name, value in run.last_metrics.items()}
     if whole:
         summary["best"] = {
             name: _best_json(best, run.metrics.unit)

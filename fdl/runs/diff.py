@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, final
 from fdl.base.units import printable
 from fdl.runs.acts import Cause, left_out
 from fdl.runs.causes import CONTENT, causes, likely
-from fdl.runs.difference import changed_samples, named
 from fdl.runs.find import shortened
-from fdl.runs.trace import coverage, first_difference
+from fdl.runs.trace import Coverage, changed_samples, first_difference, named
 from fdl.runs.trace_file import read_trace
 
 if TYPE_CHECKING:
-    from fdl.runs.difference import Coverage, Difference, What
     from fdl.runs.run import Run
+    from fdl.runs.trace import Difference, What
     from fdl.runs.trace_file import Trace
 
 AGREE, PART, UNKNOWN = 0, 1, 2
@@ -87,7 +86,7 @@ def compare(left: Run, right: Run) -> Verdict:
         found.append(Cause(CONTENT, "the data", None, None, lines=(difference.detail,)))
     if difference is not None and difference.what == "data order":
         found = _because_of_data(found, (left, right), traces)
-    return Verdict((left, right), coverage(*traces), difference, suspect, tuple(found))
+    return Verdict((left, right), Coverage(*traces), difference, suspect, tuple(found))
 
 
 def _because_of_data(
@@ -160,9 +159,7 @@ def _why(verdict: Verdict) -> list[str]:
     lines = ["", "Candidate causes, the most likely first:"]
     for number, cause in enumerate(found[:_MOST_CAUSES], 1):
         lines += [f"  {number}. {_told(cause)}", *(f"   {line}" for line in _lines(cause))]
-    if len(found) > _MOST_CAUSES:
-        lines.append(f"  and {len(found) - _MOST_CAUSES} more; --json lists them all")
-    return lines
+    return [*lines, *_more(found)]
 
 
 def _irrelevant(verdict: Verdict) -> list[str]:
@@ -172,9 +169,12 @@ def _irrelevant(verdict: Verdict) -> list[str]:
         return []
     lines = ["", "Their records differ in:"]
     lines += [f"  {_told(one)}" for one in others[:_MOST_CAUSES]]
-    if len(others) > _MOST_CAUSES:
-        lines.append(f"  and {len(others) - _MOST_CAUSES} more; --json lists them all")
-    return lines
+    return [*lines, *_more(others)]
+
+
+def _more(found: list[Cause]) -> list[str]:
+    more = len(found) - _MOST_CAUSES
+    return [f"  and {more} more; --json lists them all"] if more > 0 else []
 
 
 def _told(cause: Cause) -> str:

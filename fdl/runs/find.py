@@ -40,13 +40,9 @@ def folders(project: Project | None) -> list[Path]:
         ManifestError: The project's own manifest is broken.
     """
     root = Path(project.directory) if project else Path.cwd()
-    named = dict.fromkeys(_declared(project)) if project else {}
+    found = levels(project) if project else ()
+    named = dict.fromkeys(name for level in found for name in _of_level(level))
     return [root / one for one in named] or [root / USUAL_FOLDER]
-
-
-def _declared(project: Project) -> Iterator[str]:
-    for level in levels(project):
-        yield from _of_level(level)
 
 
 def levels(project: Project) -> Iterator[Level]:
@@ -112,6 +108,11 @@ def search(places: Iterable[Path]) -> list[Run]:
     Names that begin with a dot are skipped: runs that are being made, and files of other programs.
     """
     return [run for run in survey(places) if not run.problem]
+
+
+def newest(place: Path) -> Run | None:
+    """The newest run in a folder, which may also be a run itself."""
+    return next(iter(search([place])), None)
 
 
 @contextmanager
@@ -218,12 +219,12 @@ def choose(word: str, places: Sequence[Path]) -> Run:
 
 
 def _at(path: Path) -> Run:
-    runs = search([path])
-    if not runs:
+    run = newest(path)
+    if run is None:
         _refuse_broken(path)
         what = "is not a run and contains none" if path.is_dir() else "does not exist"
         raise UsageError(f"{path} {what}", hint="`fdl runs list` names the project's runs")
-    return runs[0]
+    return run
 
 
 def _refuse_broken(path: Path) -> None:

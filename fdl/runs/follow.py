@@ -22,7 +22,6 @@ from fdl.runs.run import METRICS, RECORD, RUNNING, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from fdl.runs.run import Run
 

@@ -47,7 +47,7 @@ CSV_FACTS = (
 def queue(jobs: Sequence[Queued]) -> Table:
     """One row per job in the queue of a cluster."""
     rows = [
-        (printable(one.id), one.state.lower(), printable(one.reason), printable(one.record.name))
+        (printable(one.id), one.state.lower(), printable(one.reason), printable(one.name))
         for one in jobs
     ]
     return table(rows, ("JOB", "STATE", "REASON OR NODES", "COMMAND OR RUN"))
@@ -154,7 +154,7 @@ def _offers(runs: Sequence[Run], metric: Metric | None) -> Iterator[tuple[int, s
     metrics = [
         Quantity(f"last:{name}" if name in known.differing else name, LAST, name)
         for name in known.metrics
-        if not _is_time(name)
+        if name not in ("epoch", "step")
     ]
     settings = [Quantity(name, SETTING, name) for name in known.differing]
     for place in range(max(len(metrics), len(settings), 1)):
@@ -177,10 +177,6 @@ def _labels(runs: Sequence[Run]) -> Iterator[tuple[int, str, list[str]]]:
         yield _REST, "FOLDER", folders
     if any(run.resumed_from for run in runs):
         yield _REST, "RESUMED", [printable(run.predecessor or run.resumed_from) for run in runs]
-
-
-def _is_time(name: str) -> bool:
-    return name in ("epoch", "step")
 
 
 def _marked(quantity: Quantity, runs: Sequence[Run]) -> list[str]:

@@ -16,7 +16,7 @@ from fdl.base.files import read_json, read_own
 from fdl.base.run_record import METRIC_LINES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 RESOURCES = ("cpu_pct", "ram_used", "gpu_pct", "vram_alloc", "vram_spill")
 FIRST = ("epoch", "duration_s")
@@ -49,24 +49,38 @@ class Best(NamedTuple):
 class Metrics:
     """Metrics of a run by epoch.
 
+    A list of thousands of runs shows the last row of each, so no other one is cut for it.
+
     Attributes:
         names: Metrics in the order of the table.
-        epochs: The last epoch of the table, counted from 1; 0 without one.
         unit: What the rows are numbered by: ``epoch``, or ``step`` of an imported run.
         steps: The step at the end of each row, if the table has one.
+        seconds: Reads the wall time of each row, if the table has one.
+
+    Args:
+        names: As above.
+        numbers: The number of each row.
+        cells: Reads the metrics of the row at a place.
+        unit: As above.
+        steps: As above.
+        seconds: As above.
     """
 
     def __init__(
         self,
         names: list[str],
-        rows: list[tuple[int, dict[str, float]]],
+        numbers: Sequence[int] = (),
+        cells: Callable[[int], dict[str, float]] = lambda _: {},
         unit: str = "epoch",
         steps: Sequence[float] = (),
+        seconds: Callable[[], list[float]] = list,
     ) -> None:
         self.names = names
-        self._rows = rows
         self.unit = unit
         self.steps = steps
+        self.seconds = seconds
+        self._numbers = numbers
+        self._cells = cells
 
     @classmethod
     def read(cls, file: str | Path) -> Metrics:
@@ -79,8 +93,15 @@ class Metrics:
         # Resource columns are the last ones: a metric may have the same name as one of them.
         end = len(heading) - len(RESOURCES)
         if tuple(heading[:2]) != FIRST or tuple(heading[end:]) != RESOURCES:
-            return cls([], [])
-        return _TableMetrics(heading[2:end], lines)
+            return cls([])
+        names = heading[2:end]
+        found = _numbered(lines, len(heading))
+        return cls(
+            names,
+            [epoch for epoch, _ in found],
+            lambda at: _cells(names, _cut(found[at][1])[2:end]),
+            seconds=lambda: [_number(_cut(line)[1]) for _, line in found],
+        )
 
     @classmethod
     def of_program(cls, folder: Path, unit: str = "epoch") -> Metrics:
@@ -111,37 +132,31 @@ class Metrics:
         steps: list[float] = [row["step"] for row in measured if "step" in row]
         return cls(
             list(names),
-            list(rows.items()),
-            unit=unit,
-            steps=list(rows) if unit == "step" else steps,
+            list(rows),
+            list(rows.values()).__getitem__,
+            unit,
+            list(rows) if unit == "step" else steps,
         )
 
-    @property
+    @cached_property
     def rows(self) -> list[tuple[int, dict[str, float]]]:
-        """The number of each epoch, and its metrics."""
-        return self._rows
-
-    @property
-    def seconds(self) -> list[float]:
-        """The wall time of each row, if the table has one."""
-        return []
+        """The number of each row, and its metrics."""
+        return [(number, self._cells(at)) for at, number in enumerate(self._numbers)]
 
     @property
     def epochs(self) -> int:
-        """The last epoch of the table; 0 if its rows are steps."""
-        if self.unit != "epoch":
-            return 0
-        return max((epoch for epoch, _ in self.rows), default=0)
+        """The last epoch of the table, counted from 1; 0 without one, or if its rows are steps."""
+        return max(self._numbers, default=0) if self.unit == "epoch" else 0
 
     def last(self) -> dict[str, float]:
         """The metrics of the last epoch, in the table's order."""
-        return self.rows[-1][1] if self.rows else {}
+        return self._cells(-1) if self._numbers else {}
 
     def latest(self) -> dict[str, float]:
         """The last value of each metric, also of one that the last epoch did not measure."""
-        found: dict[str, float] = {}
-        for _, row in self.rows:
-            found |= row
+        found = self.last()
+        if len(found) < len(self.names):
+            found = {name: value for _, row in self.rows for name, value in row.items()}
         return {name: found[name] for name in self.names if name in found}
 
     def best(self, metric: Metric) -> Best | None:
@@ -153,40 +168,6 @@ class Metrics:
             return min((Best(*one) for one in found), key=lambda one: one.epoch, default=None)
         best = max(finite)[0] if metric.higher else min(finite)[0]
         return Best(best, min(epoch for value, epoch in finite if value == best))
-
-
-class _TableMetrics(Metrics):
-    """The metrics in the lines of ``metrics.csv``.
-
-    A list of thousands of runs shows the last line of each, so no other one is cut for it.
-    """
-
-    def __init__(self, names: list[str], lines: list[_Line]) -> None:
-        super().__init__(names, [])
-        width = len(FIRST) + len(names) + len(RESOURCES)
-        self._lines = _numbered(lines, width)
-
-    @cached_property
-    def rows(self) -> list[tuple[int, dict[str, float]]]:
-        return [(epoch, self._metrics(line)) for epoch, line in self._lines]
-
-    @property
-    def seconds(self) -> list[float]:
-        return [_number(_cut(line)[1]) for _, line in self._lines]
-
-    @property
-    def epochs(self) -> int:
-        return max((epoch for epoch, _ in self._lines), default=0)
-
-    def last(self) -> dict[str, float]:
-        return self._metrics(self._lines[-1][1]) if self._lines else {}
-
-    def latest(self) -> dict[str, float]:
-        last = self.last()
-        return last if len(last) == len(self.names) else super().latest()
-
-    def _metrics(self, line: _Line) -> dict[str, float]:
-        return _cells(self.names, _cut(line)[len(FIRST) : -len(RESOURCES)])
 
 
 _Line: TypeAlias = str | list[str]

@@ -29,10 +29,6 @@ from fdl.runs.run import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from datetime import datetime
-    from pathlib import Path
-
-    from fdl.runs.run import Run
 
 
 class Rule:
@@ -42,16 +38,33 @@ class Rule:
         keep: How many of the newest runs to keep in each folder of runs, always.
         older_than: An age such as ``30d``: deletes only runs that began earlier.
         state: Deletes only runs in this state.
+        keep_best: How many of the best runs to keep in each folder. Runs without a number for the
+            metric stay: they are not compared.
+        by: The metric of ``keep_best``, by its best value of all epochs.
+        group: A metric, setting or fact whose values make the groups of ``keep_best``, instead of
+            the folders.
 
     Raises:
-        UsageError: A value is not an age, number or state.
+        UsageError: A value is not an age, number or state, or ``keep_best`` and ``by`` are not
+            given together.
     """
 
     def __init__(
-        self, keep: int | None = None, older_than: str | None = None, state: str | None = None
+        self,
+        keep: int | None = None,
+        older_than: str | None = None,
+        state: str | None = None,
+        keep_best: int | None = None,
+        by: str | None = None,
+        group: str | None = None,
     ) -> None:
-        if keep is not None and keep < 0:
-            raise UsageError(f"--keep takes 0 or more, not {keep}")
+        if (keep_best is None or by is None) and (keep_best, by, group) != (None, None, None):
+            raise UsageError(
+                "--keep-best and --by belong together", hint="--keep-best 5 --by val_loss"
+            )
+        for flag, count in (("--keep-best", keep_best), ("--keep", keep)):
+            if count is not None and count < 0:
+                raise UsageError(f"{flag} takes 0 or more, not {count}")
         if state == RUNNING:
             raise UsageError("a run that is running is never removed", hint="stop it first")
         if state == DAMAGED:
@@ -59,14 +72,27 @@ class Rule:
                 "a damaged run is never removed: its other files may be complete",
                 hint="restore its record from a copy, or remove its folder yourself",
             )
+        self.is_empty = all(one is None for one in (keep, older_than, state, keep_best))
         self._keep = keep or 0
         self._age = age(older_than) if older_than is not None else None
         self._state = require_state(state) if state is not None else None
+        self._keep_best = keep_best or 0
+        self._metric = Metric.parse(by) if by is not None else None
+        self._group = group or ""
 
     def choose(self, runs: Sequence[Run], now: datetime) -> list[Run]:
-        """The runs to delete, from runs listed newest first."""
-        older = _behind(self._keep, runs, _folder)
-        return [run for run in older if self._applies(run, now)]
+        """The runs to delete, from all runs listed newest first.
+
+        A running run stays, and so does one that a running run still needs.
+
+        Raises:
+            UsageError: No run measured the metric, or none knows the group.
+        """
+        chosen = [run for run in _behind(self._keep, runs, _folder) if self._applies(run, now)]
+        if self._metric:
+            others = {run.path for run in self._but_the_best(self._metric, runs)}
+            chosen = [run for run in chosen if run.path in others]
+        return [run for run in chosen if not _is_read_by_another(run, runs)]
 
     def _applies(self, run: Run, now: datetime) -> bool:
         if run.state == RUNNING or not _is_removable(run):
@@ -74,6 +100,30 @@ class Rule:
         if self._state is not None and run.state != self._state:
             return False
         return self._age is None or (run.started is not None and now - run.started > self._age)
+
+    def _but_the_best(self, metric: Metric, runs: Sequence[Run]) -> list[Run]:
+        ranked = [run for run in by_metric(metric, runs) if has_number(run, metric)]
+        if runs and not ranked:
+            raise unmeasured(metric, runs)
+        group = Known(runs).resolve(self._group) if self._group and runs else None
+        return _behind(
+            self._keep_best, ranked, (lambda run: repr(group.value(run))) if group else _folder
+        )
+
+
+def _behind(number: int, runs: Iterable[Run], place: Callable[[Run], object]) -> list[Run]:
+    """The runs behind the first ones of each place."""
+    seen = Counter[object]()
+    others = []
+    for run in runs:
+        seen[place(run)] += 1
+        if seen[place(run)] > number:
+            others.append(run)
+    return others
+
+
+def _folder(run: Run) -> Path:
+    return run.path.parent
 
 
 def age(text: str) -> timedelta:
@@ -174,87 +224,6 @@ KINDS = {name.removesuffix(".fdl"): name for name in CHECKPOINTS}
 """Word of ``--checkpoints`` -> file in a run directory."""
 
 _STOPPED = ("interrupted", "failed", "diverged", DEAD)
-
-
-class KeepBest(NamedTuple):
-    """Keeps the best runs of each folder, or of each value of a setting.
-
-    Attributes:
-        number: How many to keep.
-        metric: The metric, by its best value of all epochs.
-        group: A metric, setting or fact whose values make the groups; empty for the folders.
-    """
-
-    number: int
-    metric: Metric
-    group: str = ""
-
-    def others(self, runs: Sequence[Run]) -> list[Run]:
-        """The runs that are not among the best. Runs without a number for it are not compared.
-
-        Raises:
-            UsageError: No run measured the metric, or none knows the group.
-        """
-        ranked = [run for run in by_metric(self.metric, runs) if has_number(run, self.metric)]
-        if runs and not ranked:
-            raise unmeasured(self.metric, runs)
-        group = Known(runs).resolve(self.group) if self.group and runs else None
-        return _behind(
-            self.number, ranked, (lambda run: repr(group.value(run))) if group else _folder
-        )
-
-
-def _behind(number: int, runs: Iterable[Run], place: Callable[[Run], object]) -> list[Run]:
-    """The runs behind the first ones of each place."""
-    seen = Counter[object]()
-    others = []
-    for run in runs:
-        seen[place(run)] += 1
-        if seen[place(run)] > number:
-            others.append(run)
-    return others
-
-
-def _folder(run: Run) -> Path:
-    return run.path.parent
-
-
-def keep_best(count: int | None, by: str | None, group: str | None) -> KeepBest | None:
-    """What ``--keep-best``, ``--by`` and ``--group`` say together.
-
-    Raises:
-        UsageError: One is given without the other, or the number is negative.
-    """
-    if count is None and by is None and group is None:
-        return None
-    if count is None or by is None:
-        raise UsageError("--keep-best and --by belong together", hint="--keep-best 5 --by val_loss")
-    if count < 0:
-        raise UsageError(f"--keep-best takes 0 or more, not {count}")
-    return KeepBest(count, Metric.parse(by), group or "")
-
-
-def choose(
-    runs: Sequence[Run],
-    rule: Rule | None,
-    best: KeepBest | None,
-    now: datetime,
-) -> list[Run]:
-    """The runs to which every condition applies, newest first.
-
-    A running run stays, and so does one that a running run still needs.
-
-    Args:
-        runs: All runs, newest first: the best and the newest are counted among them.
-        rule: Age, state and number of the newest runs to keep.
-        best: The best runs to keep.
-        now: The time from which ages count.
-    """
-    chosen = rule.choose(runs, now) if rule else [run for run in runs if run.state != RUNNING]
-    if best:
-        others = {run.path for run in best.others(runs)}
-        chosen = [run for run in chosen if run.path in others]
-    return [run for run in chosen if not _is_read_by_another(run, runs)]
 
 
 def continued_by(run: Run, runs: Iterable[Run]) -> list[Run]:

@@ -104,7 +104,8 @@ class Quantity(NamedTuple):
         if self.kind == FACT:
             return FACTS[self.name](run)
         if self.kind == SETTING:
-            return values(run).get(self.name)
+            found = run.settings.get(self.name)
+            return found.value if found else None
         if self.kind == LAST:
             return run.metrics.latest().get(self.name)
         best = run.metrics.best(Metric(self.name, self.higher))
@@ -124,11 +125,6 @@ class Quantity(NamedTuple):
     def is_date(self) -> bool:
         """Whether every value of it is a date."""
         return self.kind == FACT and self.name in DATES
-
-
-def values(run: Run) -> dict[str, object]:
-    """The settings of a run without their origins; empty if its configuration is damaged."""
-    return {name: one.value for name, one in run.settings.items()}
 
 
 class Known:

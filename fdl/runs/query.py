@@ -159,12 +159,7 @@ class _Parser:
         value = self._take()
         if operator.text in ("~", "!~"):
             return self._expression(quantity, value, opposite=operator.text == "!~")
-        other = self._value(quantity, operator.text, value)
-        return lambda run: compare(
-            quantity.value(run),
-            operator.text,
-            other.value(run) if isinstance(other, Quantity) else other,
-        )
+        return _compared(quantity, operator.text, self._value(quantity, operator.text, value))
 
     def _membership(self, quantity: Quantity) -> Condition:
         if not self._accept("(", "mark"):
@@ -174,13 +169,7 @@ class _Parser:
             values.append(self._value(quantity, "=", self._take()))
         if not self._accept(")", "mark"):
             self._refuse("`)` is missing")
-
-        def condition(run: Run) -> bool | None:
-            value = quantity.value(run)
-            others = [one.value(run) if isinstance(one, Quantity) else one for one in values]
-            return _decided([compare(value, "=", other) for other in others], decisive=True)
-
-        return condition
+        return _joined([_compared(quantity, "=", one) for one in values], decisive=True)
 
     def _expression(self, quantity: Quantity, token: Token, *, opposite: bool) -> Condition:
         if token.kind not in ("text", "word"):
@@ -214,14 +203,11 @@ class _Parser:
         if operator not in ("=", "==", "!=") and value.number is None and not value.is_date:
             hint = "`=`, `in` and `~` compare text"
             self._refuse(f"`{operator}` compares numbers and dates", hint, token)
-        if quantity.name == "state" and quantity.spelling == "state":
-            self._require_state(token, value.text)
-        return value
-
-    def _require_state(self, token: Token, word: str) -> None:
-        if word not in LISTED_STATES:
+        is_state = quantity.name == "state" and quantity.spelling == "state"
+        if is_state and value.text not in LISTED_STATES:
             hint = f"one of {', '.join(LISTED_STATES)}"
-            self._refuse(f"`{word}` is not a state of a run", hint, token)
+            self._refuse(f"`{value.text}` is not a state of a run", hint, token)
+        return value
 
     def _resolve(self, token: Token) -> Quantity:
         try:
@@ -274,15 +260,22 @@ def _remedy(text: str) -> str:
     return f"write `{_OTHER_WORDS[text]}`" if text in _OTHER_WORDS else ""
 
 
+def _compared(quantity: Quantity, operator: str, other: object) -> Condition:
+    return lambda run: compare(
+        quantity.value(run), operator, other.value(run) if isinstance(other, Quantity) else other
+    )
+
+
 def _joined(parts: list[Condition], *, decisive: bool) -> Condition:
-    return lambda run: _decided([part(run) for part in parts], decisive=decisive)
-
-
-def _decided(results: list[bool | None], *, decisive: bool) -> bool | None:
     """Whether any part decides; unknown if none does and one is unknown."""
-    if decisive in results:
-        return decisive
-    return None if None in results else not decisive
+
+    def joined(run: Run) -> bool | None:
+        results = [part(run) for part in parts]
+        if decisive in results:
+            return decisive
+        return None if None in results else not decisive
+
+    return joined
 
 
 def _opposite(condition: Condition) -> Condition:

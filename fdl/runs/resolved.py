@@ -61,7 +61,8 @@ def explain(path: str, asked: str) -> list[Field]:
     Raises:
         FdlError: There is no record, or the record does not have this field.
     """
-    known, where = _fields(path)
+    record, where = _read(path)
+    known = [_field(name, entry) for name, entry in _entries(record, ())]
     if not asked:
         return [field for _, field in known]
     argument = asked.removeprefix("--").replace("-", "_")
@@ -87,12 +88,6 @@ def settings(folder: str) -> dict[str, tuple[object, str]]:
     """
     record = _config_file(os.path.join(folder, CONFIG))
     return {name: _setting(name, entry) for name, entry in _entries(record, ())}
-
-
-def _fields(path: str) -> tuple[list[tuple[str, Field]], str]:
-    """Name and field of every recorded value, and the file that holds them."""
-    record, where = _read(path)
-    return [_field(name, entry) for name, entry in _entries(record, ())], where
 
 
 def _read(path: str) -> tuple[dict[str, Any], str]:

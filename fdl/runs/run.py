@@ -396,13 +396,14 @@ def damaged(path: Path) -> Run | None:
 
     None for a sound run, and for a folder with a ``run.json`` that may belong to another program.
     """
-    if not _is_own_file(path / RECORD) or read(path) is not None:
+    problem = flaw(path)
+    if not problem:
         return None
     record = read_json(path / RECORD) or {}
     is_record = record.get("state") in STATES and _moment(record.get("started"))
     if not (is_record or _is_own_file(path / CONFIG) or _time_in(path.name)):
         return None
-    return Run(path, {"state": DAMAGED}, flaw(path))
+    return Run(path, {"state": DAMAGED}, problem)
 
 
 def flaw(path: Path) -> str:

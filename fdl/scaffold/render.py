@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fdl.base.errors import ScaffoldError
-from fdl.base.files import staging
+from fdl.base.files import put, staging
 from fdl.base.suggest import did_you_mean
 from fdl.libtorch.catalog import artifacts, default_version
 from fdl.libtorch.layout import WHEELS
@@ -199,12 +199,8 @@ def _files(engine: Environment, layers: Sequence[str], values: Values) -> Iterat
     for template in sorted(engine.list_templates()):
         layer, _, path = template.partition("/")
         if layer in layers and "__pycache__" not in path:
-            parts = engine.from_string(path.removesuffix(".j2")).render(values).split("/")
-            yield "/".join(_plain(part) for part in parts), template
-
-
-def _plain(part: str) -> str:
-    return "." + part.removeprefix("dot-") if part.startswith("dot-") else part
+            name = engine.from_string(path.removesuffix(".j2")).render(values)
+            yield re.sub(r"(^|/)dot-", r"\1.", name), template
 
 
 def _fill(layers: Sequence[str], staging: Path, values: Values) -> list[str]:
@@ -215,17 +211,7 @@ def _fill(layers: Sequence[str], staging: Path, values: Values) -> list[str]:
             text = engine.get_template(template).render(values)
         else:
             text = (templates_dir() / template).read_text(encoding="utf-8")
-        file = staging / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # Shells and containers need these line ends, on whatever system the files were written.
-        file.write_text(text, encoding="utf-8", newline="\n")
-        if text.startswith("#!"):
-            file.chmod(0o777 & ~_umask())
+        # As bytes: shells and containers need these line ends, on every system.
+        put(staging / name, text.encode(), 0o777 if text.startswith("#!") else 0o666)
         written.append(name)
     return sorted(written)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

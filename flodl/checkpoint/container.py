@@ -32,7 +32,6 @@ from fdl.base.masking import KNOWN
 from flodl.checkpoint.digest import BLANK, digest_of, digest_while
 from flodl.checkpoint.disk import Disk
 from flodl.checkpoint.forms import (
-    DTYPES,
     FORMS,
     assembled,
     check_form,
@@ -40,6 +39,7 @@ from flodl.checkpoint.forms import (
     form_layout,
 )
 from flodl.checkpoint.header import (
+    DTYPES,
     MAX_HEADER,
     METADATA,
     PREFIX_BYTES,

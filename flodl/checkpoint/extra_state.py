@@ -94,17 +94,18 @@ def stored_extra(container: Container) -> dict[str, Any]:
         raise CheckpointError(f"the extra state in the file is damaged: {problem}") from None
 
 
-def tensor_finder(container: Container) -> Callable[[str], Tensor]:
+def tensor_finder(container: Container, prefix: str = "") -> Callable[[str], Tensor]:
     """Return a function that copies a stored tensor, so that the file need not stay mapped.
 
-    The function raises ``ValueError`` if the container has no tensor with the name.
+    The function raises ``ValueError`` if the container has no tensor with the name, or the name
+    does not begin with the prefix.
     """
     entries = {entry.name: entry for entry in container.header.entries}
     aliases = container.header.aliases
 
     def tensor(name: str) -> Tensor:
         entry = entries.get(aliases.get(name, name))
-        if entry is None:
+        if entry is None or not name.startswith(prefix):
             raise ValueError(f"the tensor {name!r} is not in the file")
         return container.tensor(entry).clone()
 

@@ -70,7 +70,8 @@ def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 def read_stream(source: IO[bytes], *, legacy: bool = False) -> Container:
     """Read a whole container from a binary stream, compressed or plain, up to its end.
 
-    A plain file is mapped instead of copied, as by :func:`read_file`.
+    A plain file is mapped instead of copied. Torch may write to the map, but only in this process:
+    the file does not change.
 
     Args:
         source: The stream, at the first byte of the container; it is not closed.
@@ -105,28 +106,13 @@ def _mapped(source: IO[bytes]) -> tuple[mmap.mmap, int] | None:
 
 
 def read_file(path: str | os.PathLike[str], *, legacy: bool = False) -> Container:
-    """Read a container from disk; a plain file is mapped instead of copied.
-
-    Args:
-        path: The file.
-        legacy: Also read the binary versions 1 and 2.
+    """Read a container from disk, see :func:`read_stream`.
 
     Raises:
-        CheckpointError: The file cannot be read, or is truncated, damaged, of another format or of
-            another version.
+        CheckpointError: The file cannot be opened, or as for :func:`read_stream`.
     """
-    where = f"checkpoint {os.fspath(path)}"
-    with _opened(path, where) as file, _decompressed(file, where) as stream:
-        prefix = _read_prefix(stream, where, legacy=legacy)
-        if stream is not file or prefix.startswith(MAGIC):
-            return _read_whole(stream, prefix, where)
-        header, offset = _read_sized_header(file, prefix, where)
-        _check_version(header, where)
-        # Torch may write to it, but only in this process: the file does not change.
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        container = Container(header, mapped, offset)
-        check_digest(container, where)
-        return container
+    with _opened(path) as file:
+        return read_stream(file, legacy=legacy)
 
 
 def read_file_header(path: str | os.PathLike[str]) -> Header:
@@ -136,13 +122,14 @@ def read_file_header(path: str | os.PathLike[str]) -> Header:
         CheckpointError: The file cannot be read or has no valid header.
     """
     where = f"checkpoint {os.fspath(path)}"
-    with _opened(path, where) as file, _decompressed(file, where) as stream:
+    with _opened(path) as file, _decompressed(file, where) as stream:
         prefix = _read_prefix(stream, where, legacy=True)
         if prefix.startswith(MAGIC):
             return read_legacy(stream, prefix, where, header_only=True).header
+        header, begin = read_header(stream, prefix, where)
         if stream is file:
-            return _read_sized_header(file, prefix, where)[0]
-        return read_header(stream, prefix, where)[0]
+            _check_size(os.fstat(file.fileno()).st_size, begin + header.body_size, where)
+        return header
 
 
 def _read_prefix(stream: IO[bytes], where: str, *, legacy: bool) -> bytes:
@@ -165,8 +152,8 @@ def _read_whole(
     if mapped is not None:
         file, begin = mapped
         offset = begin + length
-        # Of another size, the file is damaged: reading it says how. Elements must be aligned.
-        if offset + header.body_size == len(file) and offset % _ALIGNMENT == 0:
+        _check_size(len(file), offset + header.body_size, where)
+        if offset % _ALIGNMENT == 0:
             container = Container(header, file, offset)
             check_digest(container, where)
             stream.seek(0, io.SEEK_END)
@@ -180,16 +167,13 @@ def _read_whole(
     return container
 
 
-def _read_sized_header(file: io.BufferedReader, prefix: bytes, where: str) -> tuple[Header, int]:
-    header, offset = read_header(file, prefix, where)
-    promised, actual = offset + header.body_size, os.fstat(file.fileno()).st_size
+def _check_size(actual: int, promised: int, where: str) -> None:
     if promised != actual:
         state = "truncated" if actual < promised else "damaged"
         raise CheckpointError(
             f"{where} is {state}: {actual} bytes instead of {promised}; "
             "restore the file from a copy or save it again"
         )
-    return header, offset
 
 
 def _check_version(header: Header, where: str) -> None:
@@ -202,11 +186,13 @@ def _check_version(header: Header, where: str) -> None:
 
 
 @contextmanager
-def _opened(path: str | os.PathLike[str], where: str) -> Iterator[io.BufferedReader]:
+def _opened(path: str | os.PathLike[str]) -> Iterator[io.BufferedReader]:
     try:
         file = Path(path).open("rb")  # noqa: SIM115 - only errors of opening are converted here
     except OSError as error:
-        raise CheckpointError(f"cannot open {where}: {error.strerror}") from error
+        raise CheckpointError(
+            f"cannot open checkpoint {os.fspath(path)}: {error.strerror}"
+        ) from error
     with file:
         yield file
 

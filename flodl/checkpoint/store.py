@@ -289,7 +289,16 @@ def checkpoint_strings(
     metadata: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the metadata of a checkpoint; for the arguments see :func:`save_checkpoint`."""
-    kept = _optional_metadata(config, epoch, metrics, source_config)
+    kept = {}
+    if config:
+        kept["config"] = _config_text(config)
+    if epoch is not None:
+        kept["epoch"] = str(int(epoch))
+    if metrics is not None:
+        finite = {name: v if math.isfinite(v) else None for name, v in metrics.items()}
+        kept["metrics"] = json.dumps(finite, sort_keys=True, separators=(",", ":"))
+    if source_config is not None:
+        kept["source_config"] = source_config
     extra = metadata or {}
     for key, value in extra.items():
         if key in RESERVED:
@@ -310,25 +319,6 @@ def own_strings(hash: str, label: str) -> dict[str, str]:
         "label": label,
         "flodl": _writer_version(),
     }
-
-
-def _optional_metadata(
-    config: Mapping[str, Any] | None,
-    epoch: int | None,
-    metrics: Mapping[str, float] | None,
-    source_config: str | None,
-) -> dict[str, str]:
-    strings = {}
-    if config:
-        strings["config"] = _config_text(config)
-    if epoch is not None:
-        strings["epoch"] = str(int(epoch))
-    if metrics is not None:
-        finite = {name: v if math.isfinite(v) else None for name, v in metrics.items()}
-        strings["metrics"] = json.dumps(finite, sort_keys=True, separators=(",", ":"))
-    if source_config is not None:
-        strings["source_config"] = source_config
-    return strings
 
 
 def _config_text(config: Mapping[str, Any]) -> str:

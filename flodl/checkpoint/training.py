@@ -23,7 +23,7 @@ from flodl.checkpoint.container import (
     Container,
     Entry,
 )
-from flodl.checkpoint.extra_state import extra_name, extra_text, stored_extra
+from flodl.checkpoint.extra_state import extra_name, extra_text, stored_extra, tensor_finder
 from flodl.checkpoint.files import is_compressed, read_file, writing
 from flodl.checkpoint.forms import Parted
 from flodl.checkpoint.store import check_hash, checkpoint_strings, describe_misfits, write_parted
@@ -142,11 +142,7 @@ class TrainingFile:
         Raises:
             ValueError: The file has no tensor with this name.
         """
-        header = self.container.header
-        entry = self._entries().get(header.aliases.get(name, name))
-        if entry is None or not name.startswith(TRAINING_PREFIX):
-            raise ValueError(f"the tensor {name!r} is not in the file")
-        return self.container.tensor(entry).clone()
+        return tensor_finder(self.container, TRAINING_PREFIX)(name)
 
     def model_values(
         self, model: Mapping[str, Tensor], hash: str | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
@@ -14,11 +13,8 @@ from torch import Tensor
 from flodl.data.batch import Batch, Position, deliver
 from flodl.data.feed import Feed, rows_of
 from flodl.data.form import BatchForm
-from flodl.data.sampler import Sampler, epoch_order
+from flodl.data.order import EpochOrders
 from flodl.data.seeds import Seeds
-
-_EPOCHS = 2
-"""Number of orders kept: a window may begin in one epoch and end in the next."""
 
 
 @final
@@ -67,103 +63,118 @@ class EpochCut(NamedTuple):
         return slice(first, last)
 
 
-@final
 class Deliveries:
-    """Delivers parts of epochs, in any order, from a feed that other consumers may also use.
+    """The part of a loader that delivers parts of epochs, in any order, to several consumers."""
 
-    Args:
-        feed: The source of the batches.
-        form: Names of the tensors of a batch.
-        cut: How an epoch becomes batches.
-        sampler: Returns the order of each epoch.
-        seed: With epoch and batch, it decides what random transforms in worker processes draw.
-    """
-
-    def __init__(
-        self, feed: Feed, form: BatchForm, cut: EpochCut, sampler: Sampler, seed: int
-    ) -> None:
-        self._feed = feed
-        self._form = form
-        self._cut = cut
-        self._sampler = sampler
-        self._seed = seed
-        self._orders: OrderedDict[int, tuple[Tensor, Tensor]] = OrderedDict()
+    _feed: Feed
+    _form: BatchForm
+    _cut: EpochCut
+    _orders: EpochOrders
+    _seed: int
+    _placed: tuple[Tensor, Tensor] | None = None
+    """The latest order that was asked for, and the same in the memory that the feed prefers."""
 
     def rows(self, epoch: int, number: int) -> Tensor:
-        """Return the sample numbers of one batch; see ``DataLoader.rows``."""
+        """Return the sample numbers of one batch of an epoch.
+
+        Returns:
+            ``[samples]`` int64 on the CPU, in the order of the batch; do not write to it.
+
+        Raises:
+            ValueError: The epoch has no batch of that number.
+            DataError: A user's sampler returned invalid indices.
+        """
         return self.order(epoch)[self._cut.slice_of(number, number + 1)]
 
     def order(self, epoch: int) -> Tensor:
-        """Return the order of an epoch; see ``DataLoader.order``."""
-        return self._order(epoch)[0]
-
-    def known(self, epoch: int) -> Tensor | None:
-        """Return the order of an epoch if it is kept."""
-        found = self._orders.get(epoch)
-        return None if found is None else found[0]
-
-    def batches(self, epoch: int, start: int, stop: int) -> Iterator[tuple[Tensor, Batch]]:
-        """Deliver consecutive batches; see ``DataLoader.deliver``."""
-        part = self._cut.slice_of(start, stop)
-        order, placed = self._order(epoch)
-        cut, join = self._cut.batch_size, self._cut.joins
-        seeds = self._seeds(epoch, range(start, stop))
-        source = self._feed.batches(placed[part], cut, seeds=seeds, join_remainder=join)
-        rows = rows_of(order[part], cut, join_remainder=join)
-        return _paired(rows, source, self._form)
-
-    def numbered(self, epoch: int, numbers: Sequence[int]) -> Iterator[tuple[Tensor, Batch]]:
-        """Deliver batches that need not be consecutive; see ``DataLoader.deliver_some``.
+        """Return the sample numbers of an epoch in order, as :meth:`rows` returns those of a batch.
 
         Raises:
-            ValueError: Their numbers do not ascend.
+            DataError: A user's sampler returned invalid indices.
+        """
+        return self._orders.of(epoch)
+
+    def deliver(self, epoch: int, start: int, stop: int) -> Iterator[tuple[Tensor, Batch]]:
+        """Iterate over a part of an epoch, with the sample numbers of each batch.
+
+        Use it if several consumers share an epoch. The batches are those of :meth:`epoch`. Parts
+        may be asked for in any order, and the position in :meth:`state_dict` does not change.
+        Nothing after the part is loaded; closing the iterator cancels the rest of it.
+
+        Args:
+            epoch: Number of the epoch.
+            start: First batch.
+            stop: One past the last batch.
+
+        Returns:
+            Sample numbers as :meth:`rows` returns them, and the batch.
+
+        Raises:
+            ValueError: The batches are not all in the epoch.
+            DataError: A user's sampler returned invalid indices.
+        """
+        part = self._cut.slice_of(start, stop)
+        order, placed = self._in_place(epoch)
+        seeds = Seeds.of(self._seed, epoch, range(start, stop))
+        return self._batches(order[part], placed[part], seeds)
+
+    def deliver_some(self, epoch: int, numbers: Sequence[int]) -> Iterator[tuple[Tensor, Batch]]:
+        """Iterate over batches of an epoch that need not be consecutive.
+
+        It works as :meth:`deliver` does.
+
+        Args:
+            epoch: Number of the epoch.
+            numbers: Of the batches, ascending; at least one.
+
+        Raises:
+            ValueError: The numbers do not ascend or are not all in the epoch.
+            DataError: A user's sampler returned invalid indices.
         """
         if any(after <= before for before, after in pairwise(numbers)):
             raise ValueError("the numbers of batches to deliver must ascend")
         parts = [self._cut.slice_of(number, number + 1) for number in numbers]
-        order, placed = self._order(epoch)
-        cut, join = self._cut.batch_size, self._cut.joins
-        source = self._feed.batches(
-            torch.cat([placed[part] for part in parts]),
-            cut,
-            seeds=self._seeds(epoch, numbers),
-            join_remainder=join,
-        )
-        rows = rows_of(torch.cat([order[part] for part in parts]), cut, join_remainder=join)
-        return _paired(rows, source, self._form)
+        whole = self._in_place(epoch)
+        order, placed = (torch.cat([one[part] for part in parts]) for one in whole)
+        return self._batches(order, placed, Seeds.of(self._seed, epoch, numbers))
 
-    def samples(self, epoch: int, start: int, stop: int) -> Batch:
-        """Deliver some samples as one batch; see ``DataLoader.deliver_samples``.
+    def deliver_samples(self, epoch: int, start: int, stop: int) -> Batch:
+        """Return samples of an epoch as one batch, regardless of the epoch's own batches.
+
+        Args:
+            epoch: Number of the epoch.
+            start: Place of the first sample in the order of the epoch.
+            stop: One past the last place.
 
         Raises:
-            ValueError: There are no samples, or some are not in the batches of an epoch.
+            ValueError: There is no such sample, or it is not in the batches of the epoch.
+            DataError: A user's sampler returned invalid indices.
         """
         _check_range("samples", start, stop, self._cut.delivered)
         if start == stop:
             raise ValueError(
                 f"samples {start} to {stop} is an empty range: a batch has at least one sample"
             )
-        _, placed = self._order(epoch)
+        _, placed = self._in_place(epoch)
         # Half of the seeds of an epoch belong to whole batches, the other half to these.
-        seeds = self._seeds(epoch, [start + (1 << 31)])
+        seeds = Seeds.of(self._seed, epoch, [start + (1 << 31)])
         source = self._feed.batches(placed[start:stop], stop - start, seeds=seeds)
         with closing(deliver(source, self._form, Position(epoch, 0))) as batches:
             return next(batches)
 
-    def _seeds(self, epoch: int, numbers: Sequence[int]) -> Seeds:
-        return Seeds.of(self._seed, epoch, numbers)
-
-    def _order(self, epoch: int) -> tuple[Tensor, Tensor]:
+    def _in_place(self, epoch: int) -> tuple[Tensor, Tensor]:
         """The order of an epoch: in host memory, and in the memory that the feed prefers."""
-        found = self._orders.get(epoch)
-        if found is None:
-            order = epoch_order(self._sampler, epoch, self._cut.samples)
-            found = self._orders[epoch] = (order, self._feed.place(order))
-            if len(self._orders) > _EPOCHS:
-                self._orders.popitem(last=False)
-        else:
-            self._orders.move_to_end(epoch)
-        return found
+        order = self._orders.of(epoch)
+        if self._placed is None or self._placed[0] is not order:
+            self._placed = order, self._feed.place(order)
+        return self._placed
+
+    def _batches(
+        self, order: Tensor, placed: Tensor, seeds: Seeds
+    ) -> Iterator[tuple[Tensor, Batch]]:
+        cut, join = self._cut.batch_size, self._cut.joins
+        source = self._feed.batches(placed, cut, seeds=seeds, join_remainder=join)
+        return _paired(rows_of(order, cut, join_remainder=join), source, self._form)
 
 
 def _paired(

@@ -1,4 +1,4 @@
-"""The seeds from which random transforms in a data set draw, and reading with them.
+"""The generators of the program: whether somebody drew from them, and their seeds for a data set.
 
 Without a cache, a worker process seeds its generators for each batch. With a cache, each sample has
 a seed of its own, which the epoch does not change. So a sample that is read again after a resume,
@@ -7,10 +7,11 @@ or because it did not fit into the cache, is the one that was kept before.
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -21,31 +22,19 @@ from flodl.data.feed import read_rows
 from flodl.data.seeds import own_seed
 from flodl.errors import DataError
 
+_MT19937_BYTES = 624 * 4 + 4
 
-class _States(NamedTuple):
-    """The states of the generators of a program."""
 
-    python: Any
-    numpy: Any
-    torch: Tensor
-
-    @classmethod
-    def now(cls) -> _States:
-        return cls(random.getstate(), np.random.get_state(), torch.get_rng_state())
-
-    def restore(self) -> None:
-        random.setstate(self.python)
-        np.random.set_state(self.numpy)
-        torch.set_rng_state(self.torch)
-
-    def equals(self, other: _States) -> bool:
-        (kind, key, *rest), (other_kind, other_key, *other_rest) = self.numpy, other.numpy
-        return (
-            self.python == other.python
-            and (kind, rest) == (other_kind, other_rest)
-            and np.array_equal(key, other_key)
-            and torch.equal(self.torch, other.torch)
-        )
+def fingerprint() -> tuple[Any, ...]:
+    """Return a value that changes when somebody draws from a generator of the program."""
+    bits: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    # NumPy builds `state` number by number, which takes longer than reading some batches.
+    numpy = (
+        ctypes.string_at(bits.ctypes.state_address, _MT19937_BYTES)
+        if type(bits) is np.random.MT19937
+        else repr(bits.state)
+    )
+    return random.getstate(), numpy, torch.get_rng_state().numpy().tobytes()
 
 
 def seed_generators(seed: int) -> None:
@@ -57,19 +46,20 @@ def seed_generators(seed: int) -> None:
 
 def seed_program(seed: int) -> None:
     """Seed the generators of Python, NumPy and torch, also those of accelerators."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
+    seed_generators(seed)
     torch.manual_seed(seed)
 
 
 @contextmanager
 def kept_generators() -> Iterator[None]:
     """Restore the generators of the program at the end."""
-    states = _States.now()
+    python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
     finally:
-        states.restore()
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(own)
 
 
 @final
@@ -122,6 +112,6 @@ class SampleReader:
     def _looked_at(self, rows: Sequence[int], seed: int) -> tuple[tuple[Tensor, ...], bool]:
         """Read samples together, and tell whether that has drawn numbers."""
         seed_generators(own_seed(seed, rows[0]))
-        before = _States.now()
+        before = fingerprint()
         batch = read_rows(self._source, rows)
-        return batch, not before.equals(_States.now())
+        return batch, fingerprint() != before

@@ -43,7 +43,7 @@ class LoaderState(_Needed, total=False):
 
 
 @final
-class DataLoader:
+class DataLoader(Deliveries):
     """Iterates over a data set in batches.
 
     Tensors, arrays and memory maps stay on the device in their own dtype if they fit (*resident*);
@@ -159,7 +159,6 @@ class DataLoader:
             num_batches=self.num_batches,
             reading=reading,
         )
-        self._deliveries = self._new_deliveries()
         self._position = Position(0, 0)
         self._loaded: Position | None = None
         self._next_epoch = 0
@@ -288,76 +287,6 @@ class DataLoader:
         """Return the number of samples in the first ``batches`` batches of an epoch."""
         return min(batches * self._batch_size, self._n)
 
-    def rows(self, epoch: int, number: int) -> Tensor:
-        """Return the sample numbers of one batch of an epoch.
-
-        Returns:
-            ``[samples]`` int64 on the CPU, in the order of the batch; do not write to it.
-
-        Raises:
-            ValueError: The epoch has no batch of that number.
-            DataError: A user's sampler returned invalid indices.
-        """
-        return self._deliveries.rows(epoch, number)
-
-    def order(self, epoch: int) -> Tensor:
-        """Return the sample numbers of an epoch in order, as :meth:`rows` returns those of a batch.
-
-        Raises:
-            DataError: A user's sampler returned invalid indices.
-        """
-        return self._deliveries.order(epoch)
-
-    def deliver(self, epoch: int, start: int, stop: int) -> Iterator[tuple[Tensor, Batch]]:
-        """Iterate over a part of an epoch, with the sample numbers of each batch.
-
-        Use it if several consumers share an epoch. The batches are those of :meth:`epoch`. Parts
-        may be asked for in any order, and the position in :meth:`state_dict` does not change.
-        Nothing after the part is loaded; closing the iterator cancels the rest of it.
-
-        Args:
-            epoch: Number of the epoch.
-            start: First batch.
-            stop: One past the last batch.
-
-        Returns:
-            Sample numbers as :meth:`rows` returns them, and the batch.
-
-        Raises:
-            ValueError: The batches are not all in the epoch.
-            DataError: A user's sampler returned invalid indices.
-        """
-        return self._deliveries.batches(epoch, start, stop)
-
-    def deliver_some(self, epoch: int, numbers: Sequence[int]) -> Iterator[tuple[Tensor, Batch]]:
-        """Iterate over batches of an epoch that need not be consecutive.
-
-        It works as :meth:`deliver` does.
-
-        Args:
-            epoch: Number of the epoch.
-            numbers: Of the batches, ascending; at least one.
-
-        Raises:
-            ValueError: The numbers do not ascend or are not all in the epoch.
-            DataError: A user's sampler returned invalid indices.
-        """
-        return self._deliveries.numbered(epoch, numbers)
-
-    def deliver_samples(self, epoch: int, start: int, stop: int) -> Batch:
-        """Return samples of an epoch as one batch, regardless of the epoch's own batches.
-
-        Args:
-            epoch: Number of the epoch.
-            start: Place of the first sample in the order of the epoch.
-            stop: One past the last place.
-
-        Raises:
-            ValueError: There is no such sample, or it is not in the batches of the epoch.
-            DataError: A user's sampler returned invalid indices.
-        """
-        return self._deliveries.samples(epoch, start, stop)
-
     def state_dict(self) -> LoaderState:
         """Return the position of the consumer: the latest epoch, and its delivered batches."""
         return self.state_at(self._position.epoch, self._position.batch)
@@ -377,7 +306,7 @@ class DataLoader:
         if self._cut.join_remainder:
             state["join_remainder"] = True
         if 0 < batch < self.num_batches:
-            state["order"] = self._orders.digest(epoch, self._deliveries.known(epoch))
+            state["order"] = self._orders.digest(epoch)
         return state
 
     def other_order(self, state: Mapping[str, Any]) -> str | None:
@@ -385,7 +314,7 @@ class DataLoader:
 
         None if it is the same, or if the state is at the end of an epoch.
         """
-        return self._orders.other_than(state, self._deliveries.known(int(state["epoch"])))
+        return self._orders.other_than(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state, with ``epoch(saved epoch)`` or with the next ``for``.
@@ -445,13 +374,9 @@ class DataLoader:
         if seed != self._seed:
             self._seed = seed
             self._orders = self._new_orders()
-            self._deliveries = self._new_deliveries()
 
     def _new_orders(self) -> EpochOrders:
         return EpochOrders(self._given_sampler, self._n, seed=self._seed, shuffle=self._shuffle)
-
-    def _new_deliveries(self) -> Deliveries:
-        return Deliveries(self._feed, self._form, self._cut, self._orders.sampler, self._seed)
 
 
 @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Literal, final
 
@@ -10,13 +11,16 @@ from torch import Tensor
 
 from flodl.data.sampler import RandomSampler, Sampler, SequentialSampler, epoch_order
 
+_EPOCHS = 2
+"""Number of orders kept: a window may begin in one epoch and end in the next."""
+
 _PIECES, _PIECE = 64, 1 << 14
 """Pieces of a long order that its digest reads, and samples in a piece."""
 
 
 @final
 class EpochOrders:
-    """Draws the order of an epoch, and keeps that of the latest one.
+    """Draws the order of an epoch, and keeps those of the latest two.
 
     Args:
         given: The sampler of the program; None for one of flodl's.
@@ -42,7 +46,7 @@ class EpochOrders:
         else:
             self.sampler, self.kind = SequentialSampler(n), "sequential"
         self._n = n
-        self._drawn: tuple[int, Tensor] | None = None
+        self._drawn: OrderedDict[int, Tensor] = OrderedDict()
         self._digests: dict[int, str] = {}
 
     @property
@@ -62,32 +66,29 @@ class EpochOrders:
         """
         if again:
             self._digests.clear()
-        if again or self._drawn is None or self._drawn[0] != epoch:
-            self._drawn = None  # first free its memory
-            self._drawn = epoch, epoch_order(self.sampler, epoch, self._n)
-        return self._drawn[1]
+            self._drawn.clear()  # first free their memory
+        if epoch not in self._drawn:
+            if len(self._drawn) == _EPOCHS:
+                self._drawn.popitem(last=False)
+            self._drawn[epoch] = epoch_order(self.sampler, epoch, self._n)
+        self._drawn.move_to_end(epoch)
+        return self._drawn[epoch]
 
-    def digest(self, epoch: int, known: Tensor | None = None) -> str:
-        """Return a digest of the order of an epoch; computed once per epoch.
-
-        Args:
-            epoch: Number of the epoch.
-            known: Its order, if the caller has it.
-        """
+    def digest(self, epoch: int) -> str:
+        """Return a digest of the order of an epoch; computed once per epoch."""
         if epoch not in self._digests:
-            self._digests[epoch] = order_digest(self.of(epoch) if known is None else known)
+            self._digests[epoch] = order_digest(self.of(epoch))
         return self._digests[epoch]
 
-    def other_than(self, state: Mapping[str, Any], known: Tensor | None = None) -> str | None:
+    def other_than(self, state: Mapping[str, Any]) -> str | None:
         """Return how the order of an epoch differs from that of a loader's state; None if equal.
 
         Args:
             state: A state inside an epoch; in others, and in those of earlier versions, there is no
                 digest to compare.
-            known: The order of its epoch, if the caller has it.
         """
         saved, epoch = state.get("order"), int(state["epoch"])
-        if saved is None or saved == self.digest(epoch, known):
+        if saved is None or saved == self.digest(epoch):
             return None
         before, now = (_told(str(name)) for name in (state.get("sampler"), self.name))
         told = f"{before}, and now it has {now}" if before != now else f"another order of {now}"

@@ -12,40 +12,24 @@ Then the batches are the same on either thread.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import random
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from itertools import islice
 from typing import Any, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from flodl.data.budget import CPU_DEPTH
+from flodl.data.draws import fingerprint
 from flodl.data.prefetch import Prefetcher
 from flodl.data.transfer import Group
 from flodl.errors import StateError
 
 _WORTH_SECONDS = 200e-6
 """Reading beside a step saves the shorter of both. Handing over a batch takes about 40 µs."""
-
-_MT19937_BYTES = 624 * 4 + 4
-
-
-def fingerprint() -> tuple[Any, ...]:
-    """Return a value that changes when somebody draws from a generator of the program."""
-    bits: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
-    # NumPy builds `state` number by number, which takes longer than reading some batches.
-    numpy = (
-        ctypes.string_at(bits.ctypes.state_address, _MT19937_BYTES)
-        if type(bits) is np.random.MT19937
-        else repr(bits.state)
-    )
-    return random.getstate(), numpy, torch.get_rng_state().numpy().tobytes()
 
 
 @final

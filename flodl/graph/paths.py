@@ -137,10 +137,7 @@ def resolve(root: Graph, path: str) -> Target:
         PathError: A segment is empty, does not exist, or is a tag internal to a child.
     """
     segments = _split(path)
-    graph = root
-    for depth in range(len(segments) - 1):
-        graph = _child(graph, segments, depth, path)
-    last = segments[-1]
+    graph, last = resolve_owner(root, path)
     child = graph.tree_children().get(last)
     if child is not None:
         return Target(child, None)

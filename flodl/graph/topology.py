@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
 from flodl.errors import BuildError
@@ -335,23 +336,18 @@ def levels(nodes: Sequence[Node]) -> list[list[Node]]:
     Raises:
         BuildError: Some nodes depend on each other in a cycle.
     """
-    missing = {node.number: sum(w.source != ENTRY for w in node.wires) for node in nodes}
-    readers: dict[int, list[Node]] = {}
-    for node in nodes:
-        for wire in node.wires:
-            readers.setdefault(wire.source, []).append(node)
-    ordered: list[list[Node]] = []
-    level = [node for node in nodes if not missing[node.number]]
-    while level:
-        ordered.append(level)
-        following: dict[int, Node] = {}
-        for node in level:
-            for reader in readers.get(node.number, ()):
-                missing[reader.number] -= 1
-                if not missing[reader.number]:
-                    following[reader.number] = reader
-        level = [following[number] for number in sorted(following)]
-    if sum(map(len, ordered)) < len(nodes):
-        names = ", ".join(node.id for node in nodes if missing[node.number])
-        raise BuildError(f"the graph has a cycle through {names}: each waits for another")
+    by_number = {node.number: node for node in nodes}
+    order = TopologicalSorter(
+        {node.number: [w.source for w in node.wires if w.source != ENTRY] for node in nodes}
+    )
+    try:
+        order.prepare()
+    except CycleError as error:
+        names = ", ".join(by_number[number].id for number in sorted(set(error.args[1])))
+        raise BuildError(f"the graph has a cycle through {names}: each waits for another") from None
+    ordered = []
+    while order.is_active():
+        level = sorted(order.get_ready())
+        order.done(*level)
+        ordered.append([by_number[number] for number in level])
     return ordered

@@ -115,7 +115,7 @@ class Tree(GraphBase):
 
     def tree_summary(self) -> str:
         """This graph and all graphs below as indented text: labels, sizes, tags."""
-        return tree_summary(self._as_graph)
+        return "\n".join([_line(self._as_graph), *_below(self._as_graph, "")])
 
     def param_summary(self) -> str:
         """A table of the parameters of each child, and of this graph itself as ``(own)``.
@@ -288,11 +288,6 @@ def _check_label(parent: nn.Module, key: str, module: nn.Module) -> None:
     tagged = key if number is None else parent.topology.node(number).prefix
     if tagged != key or (child is not None and child is not parent._modules[key]):
         raise ValueError(f"the graph is labelled {label!r}, which names something else there")
-
-
-def tree_summary(graph: Graph) -> str:
-    """Graphs as an indented tree, one line each: label, nodes, parameters, tags."""
-    return "\n".join([_line(graph), *_below(graph, "")])
 
 
 def _below(graph: Graph, indent: str) -> list[str]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from fdl.base.files import replace_text, replacing
+from fdl.base.files import replace_text
 from flodl import log
 from flodl.errors import CheckpointError, StateError
 from flodl.graph.selection import Spot, select
@@ -46,7 +46,8 @@ from flodl.hf.lora import (
     marked,
     train_adapters,
 )
-from flodl.hf.source import ADAPTER as CONFIG_FILE
+from flodl.hf.source import ADAPTER as CONFIG_FILE, json_object, read_text
+from flodl.hf.weights.writing import apart, write_file
 
 if TYPE_CHECKING:
     from flodl.graph.graph import Graph
@@ -102,17 +103,13 @@ def save_lora(
         raise StateError("the adapters are merged into the weights: call unmerge_lora first")
     if not layers:
         raise StateError("no layer is adapted: call add_lora or load_lora first")
-    tensors = _tensors(layers, heads, marked(graph, BIAS))
-    # One storage per tensor, as the format requires; a head may hold one parameter under two names.
-    copies = {key: value.cpu().clone(memory_format=torch.contiguous_format)
-              for key, value in tensors.items()}  # fmt: skip
-    data: bytes = need("safetensors.torch").save(copies, metadata={"format": "pt"})
+    need("safetensors")
+    tensors = apart(_tensors(layers, heads, marked(graph, BIAS)))
     config = _config_of(graph, layers, [name for name, _ in heads], base_model)
     folder = Path(directory)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / WEIGHTS_FILE) as file:
-            file.write(data)
+        write_file(tensors, folder / WEIGHTS_FILE)
         replace_text(folder / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
     except OSError as error:
         raise CheckpointError(f"cannot write the adapters to {folder}: {error}") from error
@@ -191,13 +188,13 @@ def _tensors(
     for name, layer in layers:
         # The matrices are layers themselves in PEFT.
         for part in PARTS:
-            tensors[f"{PREFIX}{name}.{part}.weight"] = getattr(layer, part).detach()
+            tensors[f"{PREFIX}{name}.{part}.weight"] = getattr(layer, part).detach().cpu()
     for name, module in biased:
         wrapped = ".base_layer" if isinstance(module, LoraLinear) else ""
-        tensors[f"{PREFIX}{name}{wrapped}.bias"] = cast("Tensor", module.bias).detach()
+        tensors[f"{PREFIX}{name}{wrapped}.bias"] = cast("Tensor", module.bias).detach().cpu()
     for name, head in heads:
         for key, value in head.state_dict().items():
-            tensors[f"{PREFIX}{name}.{key}"] = value
+            tensors[f"{PREFIX}{name}.{key}"] = value.cpu()
     return tensors
 
 
@@ -278,15 +275,13 @@ def _task_of(graph: Graph) -> str | None:
 def _read_config(folder: Path) -> Mapping[str, Any]:
     path = folder / CONFIG_FILE
     try:
-        config = json.loads(path.read_text("utf-8"))
+        config = json_object(read_text(path), str(path))
     except FileNotFoundError:
         raise CheckpointFormatError(
             f"{folder} has no {CONFIG_FILE}: give the directory that save_lora or PEFT wrote"
         ) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise CheckpointFormatError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise CheckpointFormatError(f"{path} holds no JSON object")
     if config.get("peft_type") != "LORA":
         raise ConfigError(f"{path}: peft_type is {config.get('peft_type')!r}, only LORA is known")
     if config.get("bias", "none") not in _BIASES:

@@ -93,26 +93,22 @@ def deberta_sequence_classification_loss(logits: Tensor, labels: Tensor) -> Tens
             published implementation also refuses. The message says what is expected.
     """
     _check_rank("logits", logits, "[B, N]")
-    logits = _at_least_float32(logits)
-    labels = labels.to(logits.device)
     if logits.shape[1] == 1:
         if not labels.is_floating_point():
             raise ValueError(
                 f"a DeBERTa model with one label is a regression: labels must be floating-point, "
                 f"got {labels.dtype}"
             )
-        targets = _one_per_row(logits, labels, "regression")
-        return F.mse_loss(logits[:, 0], targets.to(logits.dtype))
+        return sequence_classification_loss(logits, labels, "regression")
     if labels.ndim == 1:
         numbers = _one_per_row(logits, labels, "single_label_classification").long()
-        return _mean_of_counted(logits, numbers.clamp(min=-1), -1)
+        return _mean_of_counted(_at_least_float32(logits), numbers.clamp(min=-1), -1)
     if labels.ndim == 2 and labels.shape[1] == 1:
         raise ValueError(
             "labels [B, 1] have no meaning for a DeBERTa model without problem_type: give [B] "
             'numbers of labels, or set problem_type="single_label_classification"'
         )
-    _check_same_shape(logits, labels, "soft")
-    return F.cross_entropy(logits, labels.to(logits.dtype))
+    return sequence_classification_loss(logits, labels, "soft")
 
 
 def token_classification_loss(logits: Tensor, labels: Tensor) -> Tensor:

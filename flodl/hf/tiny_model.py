@@ -15,13 +15,13 @@ import torch
 
 from fdl.base.files import staging
 from flodl.hf.auto import class_of
-from flodl.hf.errors import need
 from flodl.hf.export import save_model
 from flodl.hf.families import AutoConfig, EncoderConfig
-from flodl.hf.families.family import template
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.matrix import FAMILIES, Cell, tiny_config
 from flodl.hf.source import CONFIG
+from flodl.hf.text.files import SETTINGS, TokenizerFiles, as_json
+from flodl.hf.text.source import build
 from flodl.hf.tokenizer import PreTrainedTokenizerFast
 
 LABELS = ("negative", "neutral", "positive")
@@ -114,15 +114,11 @@ def _config(family: str, head: HeadKind, special: dict[str, str], vocab_size: in
 
 def _tokenizer(vocabulary: list[str], special: dict[str, str]) -> PreTrainedTokenizerFast:
     """A tokenizer that cuts words into pieces, as that of BERT does."""
-    package = need("tokenizers")
-    ids = {token: place for place, token in enumerate(vocabulary)}
-    model = package.models.WordPiece(ids, unk_token=special["unk"], max_input_chars_per_word=100)
-    inner = package.Tokenizer(model)
-    inner.normalizer = package.normalizers.BertNormalizer(lowercase=True)
-    inner.pre_tokenizer = package.pre_tokenizers.BertPreTokenizer()
-    inner.decoder = package.decoders.WordPiece()
-    inner.post_processor = template(inner, special["cls"], special["sep"], between=1, second=1)
-    inner.add_special_tokens(list(special.values()))
+    contents = {
+        "vocab.txt": "\n".join(vocabulary).encode(),
+        SETTINGS: as_json({f"{role}_token": token for role, token in special.items()}),
+    }
+    inner = build(TokenizerFiles("a tiny model", contents, ("vocab.txt",)))
     tokenizer = PreTrainedTokenizerFast.from_inner(inner)
     tokenizer.model_max_length = _POSITIONS
     return tokenizer

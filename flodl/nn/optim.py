@@ -189,43 +189,43 @@ class GroupBuilder(Generic[O]):
             )
 
 
-def _wants_pair_of_betas(optimizer: type[O]) -> type[O]:
+def _preparing(*steps: Callable[[Group], None]) -> Callable[[type[O]], type[O]]:
+    """Before the constructor runs, let steps check or complete its arguments, by name."""
+
+    def wrapped(optimizer: type[O]) -> type[O]:
+        construct: Callable[..., None] = optimizer.__init__
+        signature = inspect.signature(construct)
+
+        @functools.wraps(construct)
+        def prepared(*args: Any, **kwargs: Any) -> None:
+            bound = signature.bind(*args, **kwargs)
+            for step in steps:
+                step(bound.arguments)
+            construct(*bound.args, **bound.kwargs)
+
+        setattr(optimizer, "__init__", prepared)  # noqa: B010 - mypy knows it as torch's
+        return optimizer
+
+    return wrapped
+
+
+def _pair_of_betas(given: Group) -> None:
     """Check ``betas`` first: a weight decay given as third argument would be taken for it."""
-    construct: Callable[..., None] = optimizer.__init__
-    signature = inspect.signature(construct)
-
-    @functools.wraps(construct)
-    def checked(*args: Any, **kwargs: Any) -> None:
-        betas = signature.bind(*args, **kwargs).arguments.get("betas", (0.0, 0.0))
-        if not (isinstance(betas, tuple | list) and len(betas) == 2):
-            raise ValueError(
-                f"{optimizer.__name__}: betas must be a pair of numbers, got {betas!r}; they are "
-                "the third argument by position, so name those after them: weight_decay=…"
-            )
-        construct(*args, **kwargs)
-
-    setattr(optimizer, "__init__", checked)  # noqa: B010 - mypy knows the constructor as torch's
-    return optimizer
+    betas = given.get("betas", (0.0, 0.0))
+    if not (isinstance(betas, tuple | list) and len(betas) == 2):
+        raise ValueError(
+            f"{type(given['self']).__name__}: betas must be a pair of numbers, got {betas!r}; they "
+            "are the third argument by position, so name those after them: weight_decay=…"
+        )
 
 
-def _fused_on_cuda(optimizer: type[O]) -> type[O]:
+def _fused_on_cuda(given: Group) -> None:
     """Choose ``fused=True`` if torch supports it and the caller has not decided."""
-    construct: Callable[..., None] = optimizer.__init__
-    signature = inspect.signature(construct)
-
-    @functools.wraps(construct)
-    def choosing(*args: Any, **kwargs: Any) -> None:
-        bound = signature.bind(*args, **kwargs)
-        given = bound.arguments
-        decided = any(given.get(name) is not None for name in _IMPLEMENTATIONS)
-        if not decided and not isinstance(given["params"], Tensor):
-            given["params"] = [_with_list(entry) for entry in given["params"]]
-            if _can_be_fused(given["params"]):
-                given["fused"] = True
-        construct(*bound.args, **bound.kwargs)
-
-    setattr(optimizer, "__init__", choosing)  # noqa: B010 - mypy knows the constructor as torch's
-    return optimizer
+    decided = any(given.get(name) is not None for name in _IMPLEMENTATIONS)
+    if not decided and not isinstance(given["params"], Tensor):
+        given["params"] = [_with_list(entry) for entry in given["params"]]
+        if _can_be_fused(given["params"]):
+            given["fused"] = True
 
 
 def _with_list(entry: Any) -> Any:
@@ -260,8 +260,7 @@ class SGD(RateControl, torch.optim.SGD):
     """:class:`torch.optim.SGD` with :class:`RateControl`."""
 
 
-@_wants_pair_of_betas
-@_fused_on_cuda
+@_preparing(_pair_of_betas, _fused_on_cuda)
 @without_compiler
 class Adam(RateControl, torch.optim.Adam):
     """:class:`torch.optim.Adam` with :class:`RateControl`.
@@ -274,8 +273,7 @@ class Adam(RateControl, torch.optim.Adam):
     """
 
 
-@_wants_pair_of_betas
-@_fused_on_cuda
+@_preparing(_pair_of_betas, _fused_on_cuda)
 @without_compiler
 class AdamW(RateControl, torch.optim.AdamW):
     """:class:`torch.optim.AdamW` with :class:`RateControl`; ``fused`` and ``betas`` as in Adam."""
@@ -291,13 +289,13 @@ class Adagrad(RateControl, torch.optim.Adagrad):
     """:class:`torch.optim.Adagrad` with :class:`RateControl`."""
 
 
-@_wants_pair_of_betas
+@_preparing(_pair_of_betas)
 @without_compiler
 class RAdam(RateControl, torch.optim.RAdam):
     """:class:`torch.optim.RAdam` with :class:`RateControl`; ``betas`` as in Adam."""
 
 
-@_wants_pair_of_betas
+@_preparing(_pair_of_betas)
 @without_compiler
 class NAdam(RateControl, torch.optim.NAdam):
     """:class:`torch.optim.NAdam`, momentum decay included; ``betas`` as in Adam."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fdl.base import output
 from fdl.base.errors import UsageError
 from fdl.base.units import counted
-from fdl.cli.commands.verb import Call, DryRun, Group, Verb
+from fdl.cli.commands.verb import Context, DryRun, Group, Verb
 from fdl.manifest.source import shown
 from fdl.scaffold.add import (
     FOLDER,
@@ -29,8 +28,6 @@ from fdl.scaffold.adopt import adopted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fdl.scaffold.add_version import HostVersion
-
 verbs = Group()
 
 STEPS = (
@@ -41,25 +38,12 @@ STEPS = (
 """What to do with a playground, and why."""
 
 
-class Target(StrEnum):
-    """What can be added; both names mean the same."""
-
-    FLODL_HF = "flodl-hf"
-    HF = "hf"
-
-
-class Flavor(StrEnum):
-    """The extras of flodl that ``--install`` can demand."""
-
-    FULL = "full"
-    VISION = "vision"
-    OFFLINE = "offline"
-
-
 @verbs.command("add", cls=Verb)
 def add(
-    ctx: typer.Context,
-    target: Annotated[Target, typer.Argument(help="What to add; both names mean the same")],  # noqa: ARG001
+    ctx: Context,
+    target: Annotated[  # noqa: ARG001
+        Literal["flodl-hf", "hf"], typer.Argument(help="What to add; both names mean the same")
+    ],
     playground: Annotated[
         bool,
         typer.Option(
@@ -70,7 +54,7 @@ def add(
         bool, typer.Option("--install", help="Add flodl with its extra `hf` to the requirements")
     ] = False,
     flavor: Annotated[
-        Flavor | None,
+        Literal["full", "vision", "offline"] | None,
         typer.Option(
             help="With --install: full (default), vision (no tokenizers), offline (no network)"
         ),
@@ -88,8 +72,7 @@ def add(
     Raises:
         FdlError: Nobody says what to add, or the project cannot have it.
     """
-    call: Call = ctx.obj
-    parts = choose(playground=playground, install=install, yes=call.yes)
+    parts = choose(playground=playground, install=install, yes=ctx.obj.yes)
     if parts is None:
         output.note("nothing was added")
         return 1
@@ -99,23 +82,19 @@ def add(
             hint=f"fdl add {FOLDER} --install --flavor {flavor}",
         )
     root = Path.cwd()
-    extra = EXTRAS[flavor or Flavor.FULL]
+    extra = EXTRAS[flavor or "full"]
     demand = installation(root, extra, os.environ) if parts.install else None
     folder = make_playground(root, os.environ) if parts.playground else None
     unpinned = {one.host for one in (demand, folder) if one and one.host}
     for host in unpinned:
-        _tell_unpinned(host)
+        if not host.can_be_had:
+            # No index has it.
+            output.note(f"flodl {host.version} is a development version, so it is not pinned")
     if demand is not None:
         _install(demand, extra, dry_run=dry_run)
     if folder is not None:
         _play(folder, dry_run=dry_run)
     return 0
-
-
-def _tell_unpinned(host: HostVersion) -> None:
-    """Say that a version is not pinned, because no index has it."""
-    if not host.can_be_had:
-        output.note(f"flodl {host.version} is a development version, so it is not pinned")
 
 
 def report(verb: str, folder: Playground, files: Sequence[str], prefix: str = "") -> None:

@@ -18,7 +18,7 @@ from fdl.base.errors import UsageError
 from fdl.base.layout import Row, terminal_width
 from fdl.base.suggest import did_you_mean
 from fdl.cli.builtins import children, document, find, is_open, schema, summary, usage
-from fdl.cli.commands.verb import Call, in_module
+from fdl.cli.commands.verb import Call, Commands, in_module
 from fdl.manifest.builtins import BUILTINS, PROGRAMS
 from fdl.programs.parameters.document import is_asked
 from fdl.programs.parameters.parser import RefusedError, argument_rows, option_tables, read_words
@@ -41,16 +41,12 @@ _IN_A_MODULE_OF = {
 class Builtins(TyperGroup):
     """The built-in commands. Naming one imports its module."""
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """Every name, in the order of the help page."""
-        return list(BUILTINS)
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**{**more, "commands": Commands(BUILTINS, _built)})
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """The command or group of a name; None for a name that is not built in."""
-        if cmd_name not in BUILTINS:
-            return None
-        module = _IN_A_MODULE_OF.get(cmd_name, cmd_name.replace("-", "_"))
-        return in_module(module, cmd_name)
+
+def _built(name: str) -> Any:
+    return in_module(_IN_A_MODULE_OF.get(name, name.replace("-", "_")), name)
 
 
 app = typer.Typer(cls=Builtins, add_completion=False)

@@ -19,8 +19,8 @@ from fdl.base.layout import Row, terminal_width
 from fdl.base.suggest import did_you_mean
 from fdl.base.venv import interpreter
 from fdl.cli.commands.schema import refresh_one
-from fdl.cli.commands.verb import Call, Group, Program
-from fdl.cli.help import render
+from fdl.cli.commands.verb import Call, Context, Group, Program
+from fdl.cli.help import print_page
 from fdl.manifest.node import Variable, origin
 from fdl.manifest.select import bundle
 from fdl.manifest.select.command import behind, select
@@ -49,7 +49,7 @@ _PATIENCE_SECONDS = "60"
 
 @verbs.command(BENCH, cls=Program)
 def ddp_bench(
-    ctx: typer.Context,
+    ctx: Context,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(help="A preset, and options of the benchmark"),
@@ -63,7 +63,7 @@ def ddp_bench(
     Raises:
         FdlError: The manifest of the bench is broken, or Python cannot be started.
     """
-    call: Call = ctx.obj
+    call = ctx.obj
     words = arguments or []
     found = bundle.level(BENCH, call.here().variables)
     if found is None and not call.invocation.help:
@@ -74,7 +74,7 @@ def ddp_bench(
 
 @verbs.command(HF, cls=Program)
 def flodl_hf(
-    ctx: typer.Context,
+    ctx: Context,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(help="A command with its arguments (default: list the commands)"),
@@ -88,9 +88,8 @@ def flodl_hf(
     Raises:
         FdlError: A manifest is broken, the arguments do not fit, or Python cannot be started.
     """
-    call: Call = ctx.obj
-    found = _installed(bundle.level(HF, call.here().variables))
-    return _run(call, found, arguments or [], root(str(Path.cwd())))
+    found = _installed(bundle.level(HF, ctx.obj.here().variables))
+    return _run(ctx.obj, found, arguments or [], root(str(Path.cwd())))
 
 
 def _installed(found: Level | None) -> Level:
@@ -185,9 +184,7 @@ def _show(page: Selection, host: Host) -> int:
     def ask(level: Level) -> Schema | None:
         return learn(level, host.replaced(variables=variables))
 
-    project = Project(page.level.manifest.found)
-    width = terminal_width(sys.stdout)
-    output.write(sys.stdout, render(page, project, output.palette(sys.stdout), width, ask))
+    print_page(page, Project(page.level.manifest.found), ask)
     return 0
 
 

@@ -7,13 +7,11 @@ import sys
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import typer
-
 from fdl.base import output
 from fdl.base.errors import FdlError, SelectionError, UsageError
 from fdl.base.tables import table
 from fdl.base.units import counted
-from fdl.cli.commands.verb import Group, Verb
+from fdl.cli.commands.verb import Context, Group, Verb
 from fdl.manifest.builtins import RESERVED
 from fdl.manifest.layers import environments
 from fdl.manifest.node import relative
@@ -36,7 +34,7 @@ _LIMIT = 10_000
 
 
 @verbs.command("check", cls=Verb)
-def check(ctx: typer.Context) -> int:
+def check(ctx: Context) -> int:
     """Check manifests, overlays and the options of every command. Nothing runs.
 
     It checks every environment, or the one of --env. What is known of a program's options comes
@@ -48,9 +46,8 @@ def check(ctx: typer.Context) -> int:
     Raises:
         FdlError: There is no project, or it has no overlay for the environment.
     """
-    call: Call = ctx.obj
-    project = call.project()
-    report = _Report(call, project.directory)
+    project = ctx.obj.project()
+    report = _Report(ctx.obj, project.directory)
     names = [project.env]
     if project.env is None:
         names += sorted({*environments(project.directory), *project.nested()})

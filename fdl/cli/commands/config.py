@@ -15,7 +15,7 @@ from fdl.base.errors import UsageError
 from fdl.base.masking import redacted_script
 from fdl.base.shell_words import join
 from fdl.base.suggest import nearest
-from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Json, Open, Verb
+from fdl.cli.commands.verb import Call, Complete, Context, DryRun, Group, Json, Open, Verb
 from fdl.manifest.builtins import RESERVED
 from fdl.manifest.inspect.document import (
     explanation,
@@ -42,7 +42,7 @@ verbs = Group("config", "Show the manifest's values with their origins, or chang
 
 @verbs.command("show", cls=Open)
 def show(
-    ctx: typer.Context,
+    ctx: Context,
     command: Annotated[
         list[str] | None,
         typer.Argument(help="An environment, or a command as you type it: `train quick`"),
@@ -63,7 +63,7 @@ def show(
 
 @verbs.command("set", cls=Verb)
 def set_(
-    ctx: typer.Context,
+    ctx: Context,
     field: Annotated[
         str,
         typer.Argument(help="Dotted path: `training.lr`, `commands.t.run`"),
@@ -95,10 +95,9 @@ def set_(
     # It loads yaml and pydantic, which `config show` does not need.
     from fdl.plan.edit import prepare, words_of
 
-    call: Call = ctx.obj
-    project, words = call.behind_environment(words_of(for_ or ""))
+    project, words = ctx.obj.behind_environment(words_of(for_ or ""))
     asked = None if for_ is None else words
-    change = prepare(project, field, value, where=where, words=asked, place=call.here())
+    change = prepare(project, field, value, where=where, words=asked, place=ctx.obj.here())
     if dry_run:
         output.write(sys.stdout, change.diff())
     else:

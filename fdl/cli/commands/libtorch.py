@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -14,7 +13,7 @@ from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.shell_words import join
 from fdl.cli.commands.libtorch_build import Global, Torch, build, check, gpus_here
-from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
+from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb, print_json
 from fdl.libtorch.store import Store, locate
 
 if TYPE_CHECKING:
@@ -41,16 +40,6 @@ VariantId = Annotated[
     typer.Argument(help="Installed variant, such as precompiled/cu128"),
     Complete("variants"),
 ]
-
-
-class Format(StrEnum):
-    """What ``fdl libtorch env`` prints for."""
-
-    SHELL = "shell"
-    CMAKE = "cmake"
-    CARGO = "cargo"
-    JSON = "json"
-    DIRENV = "direnv"
 
 
 @verbs.command("install", cls=Verb)
@@ -80,7 +69,7 @@ def install(
     from fdl.libtorch.trust import Trust
 
     store = _store(everywhere)
-    names = Trust(store).names if locked else None
+    names = [*Trust(store).read()] if locked else None
     request = Request(variant or "auto", torch, source, given, names)
     return _install(store, request, activate=True, exports=True, dry_run=dry_run)
 
@@ -158,8 +147,7 @@ def info(json: Json = False, everywhere: Global = False) -> int:
     variant = store.required()
     described = _described(variant)
     if json:
-        output.write(sys.stdout, output.versioned({"active": variant.id, **described}))
-        return 0
+        return print_json({"active": variant.id, **described})
     labels = (("Version", "torch"), ("CUDA", "cuda"), ("Archs", "archs"), ("Source", "source"))
     rows = [("Active", variant.id)]
     rows += [(label, variant.facts[key]) for label, key in labels if variant.facts.get(key)]
@@ -207,7 +195,10 @@ def remove(id: VariantId = None, everywhere: Global = False, dry_run: DryRun = F
 @verbs.command("env", cls=Verb)
 def env(
     id: VariantId = None,
-    format: Annotated[Format, typer.Option(help="What to print it for")] = Format.SHELL,
+    format: Annotated[
+        Literal["shell", "cmake", "cargo", "json", "direnv"],
+        typer.Option(help="What to print it for"),
+    ] = "shell",
     everywhere: Global = False,
 ) -> int:
     """Print what a shell, CMake, Cargo or direnv needs to use a variant.
@@ -237,7 +228,7 @@ def exec_(
         LibtorchError: None is in use.
         FdlError: The program cannot be started; the exit code is that of a shell.
     """
-    from fdl.libtorch.usage import exports, variables
+    from fdl.libtorch.usage import render, variables
 
     if not command:
         raise UsageError(
@@ -245,7 +236,7 @@ def exec_(
         )
     variant = _store(everywhere).required()
     if dry_run:
-        output.write(sys.stdout, f"{exports(variant.path, os.environ)}{join(command)}\n")
+        output.write(sys.stdout, f"{render('shell', variant, os.environ)}{join(command)}\n")
         return 0
     return _become(command, variables(variant.path).applied_to(os.environ))
 
@@ -297,7 +288,7 @@ def _install(
     output.note(f"{done.variant.id} {verb}{', and active' if activate else ''}")
     _show_remedy(decision)
     if exports:
-        output.write(sys.stdout, usage.exports(done.variant.path, os.environ))
+        output.write(sys.stdout, usage.render("shell", done.variant, os.environ))
     elif activate:
         output.note(
             "commands of this project find it by themselves; for other programs:\n"
@@ -319,7 +310,7 @@ def _install_into(store: Store, request: Request, folder: Path, *, dry_run: bool
     done = install_into(folder, decision.source, trust=Trust(store, records=False))
     output.note(f"{folder} {'holds' if done.fresh else 'holds already'} {done.variant.id}")
     _show_remedy(decision)
-    output.write(sys.stdout, usage.exports(done.variant.path, os.environ))
+    output.write(sys.stdout, usage.render("shell", done.variant, os.environ))
     return 0
 
 

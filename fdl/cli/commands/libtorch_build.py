@@ -56,9 +56,9 @@ def build(
     Raises:
         FdlError: The arguments make no sense, no back end can be used, or the build failed.
     """
+    from fdl.libtorch import usage
     from fdl.libtorch.build.execute import installed
     from fdl.libtorch.build.plan import find_tools, plan, render
-    from fdl.libtorch.usage import exports
 
     wanted = _wanted(docker=docker, native=native)
     request = _request(archs, torch, jobs, repository)
@@ -75,7 +75,7 @@ def build(
     again = f" already (to build it again: fdl libtorch remove {variant.id})" if built else ""
     output.note(f"{variant.id} is built{again}, and active")
     if store.scope == "global":
-        output.write(sys.stdout, exports(variant.path, os.environ))
+        output.write(sys.stdout, usage.render("shell", variant, os.environ))
     else:
         output.note("what it runs on: fdl libtorch check; how to use it: fdl libtorch env")
     return 0

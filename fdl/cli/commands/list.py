@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import typer
-
 from fdl.base import output
-from fdl.base.secrets import REDACTED, redact_tokens
 from fdl.base.shell_words import join
 from fdl.base.units import printable
-from fdl.cli.commands.verb import Call, Group, Json, Verb
+from fdl.cli.commands.verb import Context, Group, Json, Verb, print_json
+from fdl.cli.help import first_line
 from fdl.manifest.builtins import RESERVED
 from fdl.manifest.node import relative, texts
 from fdl.manifest.select.level import RUN
@@ -28,24 +25,22 @@ _LIMIT = 10_000
 
 
 @verbs.command("list", cls=Verb)
-def list_(ctx: typer.Context, json: Json = False) -> int:
+def list_(ctx: Context, json: Json = False) -> int:
     """List every command of the project, one per line.
 
     Raises:
         ManifestError: There is no manifest, or the project's own is broken.
     """
-    call: Call = ctx.obj
-    project = call.project()
+    project = ctx.obj.project()
     walk = survey(project.level(), project.child, RESERVED)
     entries = list(islice(walk, _LIMIT))
     output.warnings(project.warnings)
     if next(walk, None):
         output.warning(f"the list ends after {_LIMIT} commands; folders name each other in circles")
     if json:
-        text = _as_json(entries, project.directory, project.env)
-    else:
-        text = output.drawn(_as_table(entries, project.directory)) if entries else ""
-    output.write(sys.stdout, text)
+        return print_json(_as_json(entries, project.directory, project.env))
+    if entries:
+        output.show(_as_table(entries, project.directory))
     return 0
 
 
@@ -67,7 +62,7 @@ def _as_table(entries: list[Entry], root: str) -> Table:
     return table(rows, styles=("cyan", "", "dim"))
 
 
-def _as_json(entries: list[Entry], root: str, env: str | None) -> str:
+def _as_json(entries: list[Entry], root: str, env: str | None) -> dict[str, object]:
     commands = [
         {
             "command": list(entry.names),
@@ -79,7 +74,7 @@ def _as_json(entries: list[Entry], root: str, env: str | None) -> str:
         }
         for entry in entries
     ]
-    return output.versioned({"env": env, "commands": commands})
+    return {"env": env, "commands": commands}
 
 
 def _place(entry: Entry, root: str) -> str:
@@ -92,18 +87,9 @@ def _words(entry: Entry) -> str:
     """What a line ends in: the reason, the description, or the script that speaks for itself."""
     if entry.reason:
         return _printable(entry.reason.splitlines()[0])
-    words = entry.description or (_script(entry) if entry.kind == RUN else "")
+    words = entry.description or (first_line(entry.spec.get("run")) if entry.kind == RUN else "")
     needs = ", ".join(texts(entry.spec, "needs"))
     return _printable(f"{words} (needs {needs})" if needs else words)
-
-
-def _script(entry: Entry) -> str:
-    run = entry.spec.get("run")
-    lines = str(run.value).strip().splitlines() if run else []
-    if run and run.secret:
-        return REDACTED
-    first = " ".join(redact_tokens(lines[0].split(" "))) if lines else ""
-    return f"{first} ..." if len(lines) > 1 else first
 
 
 def _printable(text: str) -> str:

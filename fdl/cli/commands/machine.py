@@ -12,12 +12,12 @@ import typer
 from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.terminal import Questions
-from fdl.cli.commands.verb import Call, DryRun, Group, Json, Verb
+from fdl.cli.commands.verb import Call, Context, DryRun, Group, Json, Verb
 from fdl.machine import setup as carry_out
 from fdl.machine.facts import survey
 from fdl.machine.findings import assemble, findings, not_chosen
 from fdl.machine.report import render
-from fdl.machine.self_install import link, look, path_hint
+from fdl.machine.self_install import install, look
 from fdl.machine.setup import execute
 from fdl.machine.setup_plan import gather, plan
 from fdl.manifest.select.project import locate
@@ -27,7 +27,7 @@ verbs = Group()
 
 @verbs.command("setup", cls=Verb)
 def setup(
-    ctx: typer.Context,
+    ctx: Context,
     non_interactive: Annotated[
         bool,
         typer.Option("--non-interactive", "-y", help="Ask nothing; use the default answers"),
@@ -42,8 +42,7 @@ def setup(
     Raises:
         FdlError: There is nothing to run a project in, or a step has failed.
     """
-    call: Call = ctx.obj
-    questions = Questions(on=not (non_interactive or call.yes or dry_run))
+    questions = Questions(on=not (non_interactive or ctx.obj.yes or dry_run))
     facts = gather(str(Path.cwd()), os.environ)
     output.show(carry_out.machine(facts), "")
     for one in not_chosen(findings(facts)):
@@ -74,15 +73,11 @@ def _offer_install(questions: Questions) -> None:
     if place.kind != "free":
         return
     if questions.confirm(f"Put fdl on your PATH, as {place.shown}?", default=False):
-        link(place)
-        output.write(sys.stdout, f"Linked {place.shown} to {place.script}.\n")
-        hint = path_hint(place, os.environ)
-        if hint:
-            output.write(sys.stdout, f"{hint}\n")
+        output.write(sys.stdout, "".join(f"{one}\n" for one in install(place, os.environ)))
 
 
 @verbs.command("diagnose", cls=Verb)
-def diagnose(ctx: typer.Context, json: Json = False) -> int:
+def diagnose(ctx: Context, json: Json = False) -> int:
     """Report on system, GPUs and libtorch, and whether they fit.
 
     The exit code is 1 if a finding is an error, else 0.

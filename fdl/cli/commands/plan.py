@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json as json_
 import sys
 import tempfile
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
+from fdl.base.files import read_json
 from fdl.base.hardware.known_gpus import memory_of
 from fdl.base.streams import stdout_as_stderr
-from fdl.cli.commands.verb import Call, Group, Json, Open
+from fdl.cli.commands.verb import Call, Context, Group, Json, Open
 from fdl.plan.distribution import as_json, as_text
 from fdl.plan.heap import uses_flodl
 from fdl.plan.inspect import resolved
@@ -99,7 +99,7 @@ On = Annotated[
 
 @verbs.command("plan", cls=Open)
 def plan(
-    ctx: typer.Context,
+    ctx: Context,
     command: Annotated[
         list[str] | None,
         typer.Argument(help="A command with its arguments: `train quick --ranks 2`"),
@@ -142,7 +142,7 @@ def plan(
         return _simulate(ctx.obj, command, simulate, sync_ms, lengths, json=json)
     if sync_ms is not None:
         raise UsageError("--sync-ms needs --simulate", hint=_USAGE)
-    call: Call = ctx.obj
+    call = ctx.obj
     project, words = call.behind_environment(_with_own(command, lengths))
     if on is not None:
         return _on_hosts(project, words, call, on)
@@ -163,7 +163,6 @@ def plan(
 def _on_hosts(project: Project, words: list[str], call: Call, names: str) -> int:
     from fdl.base.global_flags import Work
     from fdl.run.batch.slurm import away
-    from fdl.run.chain import steps_of
     from fdl.run.hosts.launch import plan_on
     from fdl.run.hosts.machines import prepared
 
@@ -221,7 +220,9 @@ def _try(call: Call, typed: list[str], gpu: str | None, *, json: bool) -> int:
     project, words = call.behind_environment(typed)
     if not words:
         raise UsageError("no command is given", hint=_TRIAL)
-    steps = _steps(call, project, words)
+    # As on another machine: fdl itself starts no ranks.
+    steps = steps_of(project, words, call.here().replaced(elsewhere=True))
+    output.warnings(project.untold())
     plan = steps[-1].plan
     _check(plan)
     with tempfile.TemporaryDirectory(prefix="fdl-rehearsal-") as folder:
@@ -229,7 +230,7 @@ def _try(call: Call, typed: list[str], gpu: str | None, *, json: bool) -> int:
         # Of a program that prints, too, stdout holds the one document.
         with stdout_as_stderr() if json else nullcontext():
             code = _run(steps, plan, file, call, gpu)
-        result = _read(file)
+        result = read_json(file)
     if result is None and not code:
         raise FdlError(
             f"`fdl {' '.join(plan.command)}` ended without a training: its program did not call "
@@ -243,13 +244,6 @@ def _try(call: Call, typed: list[str], gpu: str | None, *, json: bool) -> int:
     else:
         output.show(page(result))
     return code
-
-
-def _steps(call: Call, project: Project, words: list[str]) -> list[Step]:
-    # As on another machine: fdl itself starts no ranks.
-    steps = steps_of(project, words, call.here().replaced(elsewhere=True))
-    output.warnings(project.untold())
-    return steps
 
 
 def _check(plan: Plan) -> None:
@@ -283,11 +277,3 @@ def _run(steps: list[Step], plan: Plan, file: Path, call: Call, gpu: str | None)
         plan.env[_GPU_VARIABLE] = f"{memory_of(gpu)} {gpu}"
     plan.record = None
     return start(plan)[0]
-
-
-def _read(file: Path) -> dict[str, Any] | None:
-    with suppress(OSError, ValueError):
-        found = json_.loads(file.read_text(encoding="utf-8"))
-        if isinstance(found, dict):
-            return found
-    return None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fdl.base import output
 from fdl.base.errors import UsageError
 from fdl.cli.commands.verb import Call, Complete, Group
 from fdl.manifest.select.project import locate
@@ -104,9 +102,3 @@ def only_where(condition: str | None, runs: list[Run]) -> list[Run]:
 
     meant = parse(condition, Known(runs))
     return [run for run in runs if matches(meant, run)]
-
-
-def print_json(document: dict[str, object]) -> int:
-    """Print one document with the version of its form; return the exit code."""
-    output.write(sys.stdout, output.versioned(document))
-    return 0

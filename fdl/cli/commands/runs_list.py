@@ -9,8 +9,8 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import UsageError
-from fdl.cli.commands.runs import Places, State, Where, only_where, places, print_json
-from fdl.cli.commands.verb import Call, Complete, Group, Json, Verb
+from fdl.cli.commands.runs import Places, State, Where, only_where, places
+from fdl.cli.commands.verb import Call, Complete, Context, Group, Json, Verb, print_json
 from fdl.manifest.select.project import locate
 from fdl.run.batch.queue import queued
 from fdl.runs.find import by_metric, nothing_collected, shortened, survey, unmeasured
@@ -27,26 +27,22 @@ if TYPE_CHECKING:
 verbs = Group()
 
 
-Best = Annotated[
-    str | None,
-    typer.Option(help="Sort by the best value of a metric; `margin:max`: higher is better"),
-    Complete("metrics"),
-]
-Sort = Annotated[
-    str | None,
-    typer.Option(help="Sort by a metric, setting or fact, best or lowest first; `lr:max`"),
-    Complete("run-columns"),
-]
-
-
 @verbs.command("list", cls=Verb)
 def list_(
-    ctx: typer.Context,
+    ctx: Context,
     path: Places = None,
     state: State = None,
     where: Where = None,
-    best: Best = None,
-    sort: Sort = None,
+    best: Annotated[
+        str | None,
+        typer.Option(help="Sort by the best value of a metric; `margin:max`: higher is better"),
+        Complete("metrics"),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(help="Sort by a metric, setting or fact, best or lowest first; `lr:max`"),
+        Complete("run-columns"),
+    ] = None,
     columns: Annotated[
         list[str] | None,
         typer.Option(help="Metrics, settings and facts to show: lr,seed,val_loss"),
@@ -139,7 +135,7 @@ def _print_as_json(runs: list[Run], columns: list[Quantity], waiting: list[Queue
         for document, values in zip(documents, listing.as_json(sound, columns), strict=True):
             document["columns"] = values
     damaged = [{"path": str(run.path), "problem": run.problem} for run in runs if run.problem]
-    jobs = [one.as_json() for one in waiting]
+    jobs = [vars(one) for one in waiting]
     return print_json({"runs": documents, "damaged": damaged, "queued": jobs})
 
 

@@ -12,8 +12,8 @@ from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.units import printable
 from fdl.cli.commands.bundled import start
-from fdl.cli.commands.runs import OneRun, Places, chosen, places, print_json, project_folders
-from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
+from fdl.cli.commands.runs import OneRun, Places, chosen, places, project_folders
+from fdl.cli.commands.verb import Complete, Context, DryRun, Group, Json, Verb, print_json
 from fdl.manifest.select.project import locate
 from fdl.runs import follow as follower
 from fdl.runs.describe import Comparison, as_json, how_to_resume, page, require_several
@@ -31,7 +31,7 @@ _LEDGER = "samples.ledger"
 
 
 @verbs.command("show", cls=Verb)
-def show(ctx: typer.Context, run: OneRun = "last", json: Json = False) -> int:
+def show(ctx: Context, run: OneRun = "last", json: Json = False) -> int:
     """Show one run: metrics, configuration with its origins, environment, files.
 
     Raises:
@@ -50,7 +50,7 @@ def show(ctx: typer.Context, run: OneRun = "last", json: Json = False) -> int:
 
 @verbs.command("compare", cls=Verb)
 def compare(
-    ctx: typer.Context,
+    ctx: Context,
     runs: Annotated[
         list[str] | None,
         typer.Argument(help="Two or more runs, named as in `fdl runs show`"),
@@ -75,7 +75,7 @@ def compare(
 
 @verbs.command("open", cls=Verb)
 def open_(
-    ctx: typer.Context,
+    ctx: Context,
     run: OneRun = "last",
     print: Annotated[bool, typer.Option("--print", help="Print the path and open nothing")] = False,
 ) -> int:
@@ -106,7 +106,7 @@ def open_(
 
 @verbs.command("tail", cls=Verb)
 def tail(
-    ctx: typer.Context,
+    ctx: Context,
     run: OneRun = "last",
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new lines until the run has ended")
@@ -144,7 +144,7 @@ def tail(
 
 @verbs.command("ui", cls=Verb)
 def ui(
-    ctx: typer.Context,
+    ctx: Context,
     path: Places = None,
     port: Annotated[int, typer.Option(help="Port of the page; 0 takes a free one")] = 0,
     open: Annotated[
@@ -185,7 +185,7 @@ def ui(
 
 @verbs.command("diff", cls=Verb)
 def diff(
-    ctx: typer.Context,
+    ctx: Context,
     first: OneRun,
     second: OneRun,
     json: Json = False,
@@ -219,9 +219,7 @@ def diff(
 
 
 @verbs.command("verify", cls=Verb)
-def verify(
-    ctx: typer.Context, run: OneRun = "last", json: Json = False, dry_run: DryRun = False
-) -> int:
+def verify(ctx: Context, run: OneRun = "last", json: Json = False, dry_run: DryRun = False) -> int:
     """Prove that a run trained every sample once per epoch.
 
     The exit code is 0 if it is proved, 1 if not, and 2 if the run has no record of samples.

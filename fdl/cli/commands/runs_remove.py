@@ -20,7 +20,7 @@ from fdl.cli.commands.runs import (
     places,
     project_folders,
 )
-from fdl.cli.commands.verb import Complete, DryRun, Group, Verb
+from fdl.cli.commands.verb import Complete, Context, DryRun, Group, Verb
 from fdl.runs import prune as pruning
 from fdl.runs.find import choose, search, shortened
 from fdl.runs.prune import Removal, Rule, continued_by, remove
@@ -32,14 +32,12 @@ if TYPE_CHECKING:
 
 verbs = Group()
 
-Keep = Annotated[int | None, typer.Option(help="Keep the newest N runs of each folder")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking")]
-OlderThan = Annotated[str | None, typer.Option(help="Select runs older than this: 30d, 12h, 2w")]
 
 
 @verbs.command("rm", cls=Verb)
 def rm(
-    ctx: typer.Context,
+    ctx: Context,
     runs: Annotated[
         list[str] | None,
         typer.Argument(help="The runs, named as in `fdl runs show`"),
@@ -87,7 +85,7 @@ def rm(
 
 @verbs.command("prune", cls=Verb)
 def prune(
-    ctx: typer.Context,
+    ctx: Context,
     path: Places = None,
     keep_best: Annotated[
         int | None, typer.Option(help="Keep the best N runs of each folder, by the metric of --by")
@@ -102,8 +100,10 @@ def prune(
         typer.Option(help="Apply --keep-best to each value of this setting, not to each folder"),
         Complete("run-columns"),
     ] = None,
-    keep: Keep = None,
-    older_than: OlderThan = None,
+    keep: Annotated[int | None, typer.Option(help="Keep the newest N runs of each folder")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(help="Select runs older than this: 30d, 12h, 2w")
+    ] = None,
     state: State = None,
     where: Where = None,
     checkpoints: Annotated[
@@ -126,18 +126,16 @@ def prune(
     Raises:
         FdlError: Nothing says which runs go, a name is wrong, or a file cannot be removed.
     """
-    best = pruning.keep_best(keep_best, by, group)
+    rule = Rule(keep, older_than, state, keep_best, by, group)
     kept = pruning.kinds(checkpoints) if checkpoints is not None else None
-    has_rule = keep is not None or older_than is not None or state is not None
-    if not has_rule and best is None and where is None and kept is None:
+    if rule.is_empty and where is None and kept is None:
         raise UsageError(
             "no condition says which runs or checkpoints to remove",
             hint="give --keep N, --keep-best N --by METRIC, --where CONDITION or "
             "--checkpoints KINDS",
         )
-    rule = Rule(keep, older_than, state) if has_rule else None
     every = search(places(ctx.obj, path))
-    runs = pruning.choose(every, rule, best, datetime.now().astimezone())
+    runs = rule.choose(every, datetime.now().astimezone())
     meeting = {run.path for run in only_where(where, every)}
     runs = [run for run in runs if run.path in meeting and not run.is_linked]
     if kept is not None:

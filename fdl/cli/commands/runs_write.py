@@ -11,8 +11,8 @@ import typer
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
 from fdl.base.units import counted, printable
-from fdl.cli.commands.runs import OneRun, chosen, print_json, project_folders
-from fdl.cli.commands.verb import Complete, DryRun, Group, Json, Verb
+from fdl.cli.commands.runs import OneRun, chosen, project_folders
+from fdl.cli.commands.verb import Complete, Context, DryRun, Group, Json, Verb, print_json
 from fdl.runs.find import choose, search, shortened, stands_for_a_run
 from fdl.runs.follow import parse, tell as tell_run
 from fdl.runs.importing.foreign import UnreadableRunError
@@ -29,7 +29,7 @@ verbs = Group()
 
 @verbs.command("tag", cls=Verb)
 def tag(
-    ctx: typer.Context,
+    ctx: Context,
     words: Annotated[
         list[str] | None,
         typer.Argument(help="One or more runs, then the tags"),
@@ -88,7 +88,7 @@ def _report(found: list[tuple[Run, Notes]], as_json: bool) -> int:
 
 @verbs.command("note", cls=Verb)
 def note(
-    ctx: typer.Context,
+    ctx: Context,
     run: OneRun,
     text: Annotated[
         str | None, typer.Argument(help="The note; '' removes it (default: print the note)")
@@ -115,7 +115,7 @@ def note(
 
 @verbs.command("tell", cls=Verb)
 def tell(
-    ctx: typer.Context,
+    ctx: Context,
     run: OneRun,
     act: Annotated[
         list[str] | None,
@@ -148,7 +148,7 @@ def tell(
 
 @verbs.command("import", cls=Verb)
 def import_(
-    ctx: typer.Context,
+    ctx: Context,
     path: Annotated[
         list[Path] | None,
         typer.Argument(help="Folders of TensorBoard, MLflow, W&B or Lightning CSV logs"),

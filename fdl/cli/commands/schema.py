@@ -13,7 +13,7 @@ from fdl.base.errors import FdlError
 from fdl.base.secrets import redact_tokens
 from fdl.base.shell_words import join
 from fdl.base.units import counted, duration
-from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Json, Verb
+from fdl.cli.commands.verb import Complete, Context, DryRun, Group, Json, Verb
 from fdl.manifest.node import relative
 from fdl.plan.probe import agree, invites
 from fdl.plan.probe.question import question, refresh as asked
@@ -34,22 +34,15 @@ _ORIGINS = {
     "manifest": "written in the manifest",
 }
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(help="Only this command, as you type it: `tools report`"),
-    Complete("programs"),
-]
-
 
 @verbs.command("list", cls=Verb)
-def list_(ctx: typer.Context, json: Json = False) -> int:
+def list_(ctx: Context, json: Json = False) -> int:
     """List the known schemas of programs: fresh or stale, origin, age and file.
 
     Raises:
         ManifestError: There is no manifest, or the project's own is broken.
     """
-    call: Call = ctx.obj
-    project = call.project()
+    project = ctx.obj.project()
     found = [
         one._replace(path=relative(one.path, project.directory))
         for one in origins(project.level(), project.child)
@@ -72,7 +65,7 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
 
 @verbs.command("clear", cls=Verb)
 def clear(
-    ctx: typer.Context,
+    ctx: Context,
     cmd: Annotated[
         list[str] | None,
         typer.Argument(help="Only this command, as you type it: `tools report`"),
@@ -85,8 +78,7 @@ def clear(
     Raises:
         FdlError: There is no readable manifest, or a file cannot be deleted.
     """
-    call: Call = ctx.obj
-    project = call.project()
+    project = ctx.obj.project()
     wanted = " ".join(cmd or ())
     found = cached(project.level(), project.child)
     chosen = [one for one in found if not wanted or matches(one.name, one.path, wanted)]
@@ -114,7 +106,15 @@ def _clear_one(one: Known, project: Project, *, dry_run: bool) -> None:
 
 
 @verbs.command("refresh", cls=Verb)
-def refresh(ctx: typer.Context, cmd: Words = None, dry_run: DryRun = False) -> int:
+def refresh(
+    ctx: Context,
+    cmd: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only this command, as you type it: `tools report`"),
+        Complete("programs"),
+    ] = None,
+    dry_run: DryRun = False,
+) -> int:
     """Ask programs for their schemas again.
 
     Without a command: ask every program that mentions `FdlArgs` or has answered before. Another
@@ -123,8 +123,7 @@ def refresh(ctx: typer.Context, cmd: Words = None, dry_run: DryRun = False) -> i
     Raises:
         ManifestError: There is no manifest, or the project's own is broken.
     """
-    call: Call = ctx.obj
-    project = call.project()
+    project = ctx.obj.project()
     wanted = " ".join(cmd or ())
     chosen = [
         (name, one)
@@ -145,7 +144,7 @@ def refresh(ctx: typer.Context, cmd: Words = None, dry_run: DryRun = False) -> i
                     f"`fdl self schema refresh {name}` asks it anyway"
                 )
                 continue
-            refresh_one(one.level, call.host, dry_run=dry_run)
+            refresh_one(one.level, ctx.obj.host, dry_run=dry_run)
         except FdlError as problem:
             output.error(problem.message, problem.hint)
             code = 1

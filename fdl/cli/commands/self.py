@@ -13,12 +13,9 @@ from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.shell_words import quote
 from fdl.cli.commands.verb import DryRun, Group, Json, Verb
-from fdl.machine.self_install import (
+from fdl.machine.completion import (
     Shell,
     block,
-    link,
-    look,
-    path_hint,
     read,
     replace,
     script,
@@ -26,6 +23,7 @@ from fdl.machine.self_install import (
     start_file,
     with_block,
 )
+from fdl.machine.self_install import install as put, look
 from fdl.machine.update import upgrade_command
 from fdl.scaffold.api_ref.scan import find, scan
 from fdl.scaffold.api_ref.select import as_json, as_list, as_text, public, select
@@ -44,20 +42,14 @@ def install(dry_run: DryRun = False) -> int:
     Raises:
         FdlError: What stands there is not ours, or cannot be replaced.
     """
-    place = look()
-    if place.kind == "this":
-        line = f"{place.shown} starts this fdl already."
-    else:
-        link(place, dry_run=dry_run)
-        line = f"{'Would link' if dry_run else 'Linked'} {place.shown} to {place.script}."
-    lines = [line, path_hint(place, os.environ), f"To upgrade: {upgrade_command()}"]
-    output.write(sys.stdout, "".join(f"{one}\n" for one in lines if one))
+    lines = [*put(look(), os.environ, dry_run=dry_run), f"To upgrade: {upgrade_command()}"]
+    output.write(sys.stdout, "".join(f"{one}\n" for one in lines))
     return 0
 
 
 @verbs.command("completions", cls=Verb)
 def completions(
-    shell: Annotated[Shell, typer.Argument(help="Shell that will run the script")] = Shell.BASH,
+    shell: Annotated[Shell, typer.Argument(help="Shell that will run the script")] = "bash",
 ) -> int:
     """Print the completion script of a shell."""
     output.write(sys.stdout, script(shell))

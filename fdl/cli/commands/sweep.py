@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fdl.base import output
 from fdl.base.units import duration
-from fdl.cli.commands.verb import Call, Complete, DryRun, Group, Json, Verb
+from fdl.cli.commands.verb import Complete, Context, DryRun, Group, Json, Verb, print_json
 from fdl.manifest.select.project import Project
 from fdl.run.sweeps import execute
 from fdl.run.sweeps.execute import begin
@@ -20,6 +18,7 @@ from fdl.runs.describe import measured
 from fdl.runs.find import shortened
 
 if TYPE_CHECKING:
+    from fdl.cli.commands.verb import Call
     from fdl.run.sweeps.store import Sweep
 
 verbs = Group("sweep", "Run, list and continue sweeps: one command with many values.")
@@ -31,20 +30,14 @@ OneSweep = Annotated[
 ]
 
 
-class Again(StrEnum):
-    """Runs that have ended and can run again."""
-
-    FAILED = "failed"
-
-
 Retry = Annotated[
-    Again | None, typer.Option("--retry", help="failed: also run the failed runs again")
+    Literal["failed"] | None, typer.Option("--retry", help="failed: also run the failed runs again")
 ]
 
 
 @verbs.command("run", cls=Verb)
 def run(
-    ctx: typer.Context,
+    ctx: Context,
     name: Annotated[
         str,
         typer.Argument(help="A name under `sweeps:` in the manifest"),
@@ -60,7 +53,7 @@ def run(
     Raises:
         FdlError: There is no such sweep, or it is wrong.
     """
-    call: Call = ctx.obj
+    call = ctx.obj
     project = call.project()
     request = of_manifest(project, name, call.invocation.work)
     as_json = call.invocation.json
@@ -69,7 +62,7 @@ def run(
 
 @verbs.command("resume", cls=Verb)
 def resume(
-    ctx: typer.Context,
+    ctx: Context,
     name: OneSweep = "last",
     retry: Retry = None,
     dry_run: DryRun = False,
@@ -87,7 +80,7 @@ def resume(
 
 @verbs.command("extend", cls=Verb)
 def extend(
-    ctx: typer.Context,
+    ctx: Context,
     name: OneSweep,
     each: Annotated[
         list[str] | None,
@@ -109,25 +102,23 @@ def extend(
     Raises:
         FdlError: There is no such sweep, it has no such setting, or another process runs it.
     """
-    call: Call = ctx.obj
-    more = [*call.invocation.work.each, *(each or [])]
-    return _continue(call, name, more, trials, retry, dry_run=dry_run)
+    more = [*ctx.obj.invocation.work.each, *(each or [])]
+    return _continue(ctx.obj, name, more, trials, retry, dry_run=dry_run)
 
 
 def _continue(
-    call: Call, name: str, each: list[str], trials: int, retry: Again | None, *, dry_run: bool
+    call: Call, name: str, each: list[str], trials: int, retry: str | None, *, dry_run: bool
 ) -> int:
-    sweep = _chosen(call, name)
-    project = Project(call.project().found, sweep.settings["env"], writes_cache=True)
+    project = call.project()
+    sweep = choose(name, project)
+    project = Project(project.found, sweep.settings["env"], writes_cache=True)
     place = call.here().replaced(append=sweep.settings["append"])
     request = Request.of_record(sweep.settings, call.invocation.work).grown(each, trials)
-    return execute.resume(
-        sweep, project, request, place, failed=retry is Again.FAILED, dry_run=dry_run
-    )
+    return execute.resume(sweep, project, request, place, failed=retry is not None, dry_run=dry_run)
 
 
 @verbs.command("list", cls=Verb)
-def list_(ctx: typer.Context, json: Json = False) -> int:
+def list_(ctx: Context, json: Json = False) -> int:
     """List the sweeps, newest first.
 
     Raises:
@@ -135,11 +126,9 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
     """
     from fdl.base.tables import table
 
-    sweeps = find(_call(ctx).project())
+    sweeps = find(ctx.obj.project())
     if json:
-        found = [_as_json(one) for one in sweeps]
-        output.write(sys.stdout, output.versioned({"sweeps": found}))
-        return 0
+        return print_json({"sweeps": [_as_json(one) for one in sweeps]})
     if not sweeps:
         output.note("there are no sweeps; `fdl COMMAND --each KEY=A,B` makes one")
         return 0
@@ -156,7 +145,7 @@ def list_(ctx: typer.Context, json: Json = False) -> int:
 
 
 @verbs.command("show", cls=Verb)
-def show(ctx: typer.Context, name: OneSweep = "last", json: Json = False) -> int:
+def show(ctx: Context, name: OneSweep = "last", json: Json = False) -> int:
     """Show the runs of a sweep with their states and last metrics.
 
     Raises:
@@ -164,10 +153,9 @@ def show(ctx: typer.Context, name: OneSweep = "last", json: Json = False) -> int
     """
     from fdl.base.tables import table
 
-    sweep = _chosen(_call(ctx), name)
+    sweep = choose(name, ctx.obj.project())
     if json:
-        output.write(sys.stdout, output.versioned(_as_json(sweep)))
-        return 0
+        return print_json(_as_json(sweep))
     runs = sweep.runs()
     rows = [
         (
@@ -182,15 +170,6 @@ def show(ctx: typer.Context, name: OneSweep = "last", json: Json = False) -> int
     heads = ("RUN", "STATE", "EXIT CODE", "TIME", "LAST")
     output.show(table(rows, heads, right=(2, 3), wrap=(4,)))
     return 0
-
-
-def _call(ctx: typer.Context) -> Call:
-    call: Call = ctx.obj
-    return call
-
-
-def _chosen(call: Call, word: str) -> Sweep:
-    return choose(word, call.project())
 
 
 def _as_json(sweep: Sweep) -> dict[str, object]:

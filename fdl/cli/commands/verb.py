@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from itertools import pairwise
@@ -18,17 +19,14 @@ from fdl.cli.builtins import schema
 from fdl.manifest.select.environment import active_environment, meaning, require_overlay
 from fdl.manifest.select.project import Project, locate, required
 from fdl.plan.planner import here
-from fdl.programs.args.annotations import Complete
+from fdl.programs.args.annotations import Complete as Complete
 from fdl.programs.parameters.parser import RefusedError, read_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fdl.cli.prepass import Invocation
-    from fdl.manifest.select.project import Project
     from fdl.plan.planner import Host
-
-__all__ = ["Call", "Complete", "DryRun", "Group", "Json", "Open", "Program", "Verb"]
 
 DryRun = Annotated[
     bool, typer.Option("--dry-run", "-n", help="Show what would happen and change nothing")
@@ -101,6 +99,12 @@ class Call:
         return self.project(), rest
 
 
+class Context(typer.Context):
+    """The context of a built-in command, with its call."""
+
+    obj: Call
+
+
 class Verb(TyperCommand):
     """A built-in command. Its help is its docstring, up to the sections about code."""
 
@@ -145,6 +149,12 @@ def _require_values(ctx: Any, args: list[str]) -> None:
         one = known.get(word)
         if one and one.shape != "flag" and not one.may_take(following):
             raise RefusedError(f"`{one.display}` requires a value")
+
+
+def print_json(document: Mapping[str, object]) -> int:
+    """Print one document with the version of its form; return the exit code."""
+    output.write(sys.stdout, output.versioned(document))
+    return 0
 
 
 class Open(Verb):
@@ -226,21 +236,21 @@ class Group(typer.Typer):
 
     def as_command(self) -> TyperGroup:
         """The group itself."""
-        commands: Any = _Commands(self)
+        commands: Any = Commands(self.names(), self.built)
         return TyperGroup(name=self.info.name, help=self.info.help, commands=commands)
 
 
-class _Commands(Mapping[str, Any]):
+class Commands(Mapping[str, Any]):
     """The commands of a group by name. Each is built when it is read."""
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._names = group.names()
+    def __init__(self, names: Sequence[str], built: Callable[[str], Any]) -> None:
+        self._names = names
+        self._built = built
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._names:
             raise KeyError(name)
-        return self._group.built(name)
+        return self._built(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -12,7 +12,7 @@ from fdl.base.errors import ManifestError, UsageError
 from fdl.cli.builtins import schema
 from fdl.cli.commands.config import explained
 from fdl.cli.commands.runs import project_folders
-from fdl.cli.commands.verb import Call, Complete, Group, Json, Open
+from fdl.cli.commands.verb import Call, Complete, Context, Group, Json, Open
 from fdl.programs.parameters.parser import RefusedError, read_words
 from fdl.run.chain import steps_of
 from fdl.runs.find import choose, search
@@ -32,7 +32,7 @@ _WORDS = {True: "will run", False: "will skip", None: "may run"}
 
 @verbs.command("why", cls=Open)
 def why(
-    ctx: typer.Context,
+    ctx: Context,
     field: Annotated[
         str | None,
         typer.Argument(
@@ -119,18 +119,18 @@ def _verdicts(steps: Sequence[Step], *, force: bool) -> list[tuple[Step, bool | 
             one.name for one, runs, _ in (verdicts[n] for n in step.needs) if runs is not False
         ]
         try:
-            verdict = step.rule.judge(forced=force and step.asked)
+            runs, reason = step.rule.judge(forced=force and step.asked)
         except ManifestError:
             if not first:
                 raise
             why = f"an input does not exist yet, and `fdl {first[0]}` runs before"
             verdicts.append((step, True, why))
             continue
-        if first and not verdict.runs:
+        if first and not runs:
             why = f"`fdl {first[0]}` runs before, and may change its inputs"
             verdicts.append((step, None, why))
         else:
-            verdicts.append((step, verdict.runs, verdict.reason))
+            verdicts.append((step, runs, reason))
     return verdicts
 
 

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from fdl.manifest.select.level import Level
-    from fdl.manifest.select.project import Project
     from fdl.programs.parameters.contract import Schema
-    from fdl.programs.parameters.parameter import Parameter
 
 
 def complete(words: Sequence[str], *, describe: bool) -> Offer:
@@ -115,7 +113,7 @@ class _Place:
         if self._known is not None:
             from fdl.cli.complete.sources import Asked, environments
 
-            asked = Asked(self._known, (), "")
+            asked = Asked(self._known)
             *before, _ = current.split(",")
             prefix += "".join(f"{one}," for one in before)
             found = [one for one in environments(asked) if one[0] not in before]
@@ -211,11 +209,12 @@ class _Place:
         parameters = builtins.schema(names).parameters
         if names == ["why"] and "--run" in tail:
             parameters = tuple(one for one in parameters if one.kind == "option" or one.variadic)
-        Arguments(parameters, self._look).add(self._offer, tail, current)
+        arguments = Arguments(parameters, self._look)
+        arguments.add(self._offer, tail, current)
         if builtins.is_open(names) and self._known is not None and not self._offer.value_due:
             # The words of a command follow the other arguments.
             before = sum(one.kind == "arg" and not one.variadic for one in parameters)
-            words = _foreign(parameters, tail)
+            words = arguments.read(tail).foreign
             if len(words) >= before:
                 self._tokens = words[before:]
                 self._take_environment()
@@ -323,21 +322,6 @@ class _Place:
             if word:
                 self._offer.add(word, collapsed.get(options[0].group, ""))
         self._offer.add(ALL_GROUPS, "Every group of options")
-
-
-def _foreign(parameters: Iterable[Parameter], tail: Sequence[str]) -> list[str]:
-    """The words of a line without a built-in command's own options and their values."""
-    options = {one.display: one for one in parameters if one.kind == "option"}
-    words: list[str] = []
-    rest = iter(tail)
-    for token in rest:
-        flag, equals, _ = token.partition("=")
-        one = options.get(flag)
-        if one is None:
-            words.append(token)
-        elif one.shape != "flag" and not equals:
-            next(rest, None)
-    return words
 
 
 def _unless_here(directory: str) -> str:

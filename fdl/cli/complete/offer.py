@@ -9,7 +9,6 @@ from fdl.base.errors import FdlError
 from fdl.base.global_flags import ANYWHERE, FLAGS, SPELLINGS
 from fdl.manifest.builtins import RESERVED
 from fdl.manifest.discover import find_in
-from fdl.manifest.load import known
 from fdl.manifest.select.level import PATH, PRESET
 from fdl.programs.parameters.contract import spellings
 from fdl.programs.parameters.parameter import UNSET, is_number
@@ -164,14 +163,16 @@ class Typed:
     Attributes:
         given: Names of the options that were given.
         positionals: The other words.
+        foreign: The words that are neither these options nor their values.
         open: The option whose value comes next, or None.
     """
 
-    __slots__ = ("given", "open", "positionals")
+    __slots__ = ("foreign", "given", "open", "positionals")
 
     def __init__(self) -> None:
         self.given: set[str] = set()
         self.positionals: list[str] = []
+        self.foreign: list[str] = []
         self.open: Parameter | None = None
 
 
@@ -194,7 +195,7 @@ class Arguments:
 
     def add(self, offer: Offer, tail: Sequence[str], current: str) -> None:
         """Offer what may stand behind ``tail`` and begins like ``current``."""
-        typed = self._read(tail)
+        typed = self.read(tail)
         name, equals, text = current.partition("=")
         if typed.open is not None:
             self._add_values(offer, typed.open, "", current, typed)
@@ -215,7 +216,7 @@ class Arguments:
             if rest:
                 self._add_values(offer, rest[0], "", current, typed)
 
-    def _read(self, tail: Sequence[str]) -> Typed:
+    def read(self, tail: Sequence[str]) -> Typed:
         """Go over the words as the parser does, without minding what is wrong with them."""
         typed = Typed()
         for token in tail:
@@ -224,10 +225,14 @@ class Arguments:
                 continue
             if not token.startswith("-") or token == "-" or is_number(token):
                 typed.positionals.append(token)
+                typed.foreign.append(token)
                 continue
             name, equals, _ = token.partition("=")
             whole = name.startswith("--") or name in self._words
-            for part in [name] if whole else [f"-{char}" for char in name[1:]]:
+            parts = [name] if whole else [f"-{char}" for char in name[1:]]
+            if self._words.keys().isdisjoint(parts):
+                typed.foreign.append(token)
+            for part in parts:
                 one = self._words.get(part)
                 if one is not None:
                     typed.given.add(one.name)
@@ -286,21 +291,9 @@ def listed(
             continue
         text = (spec.text("description") or "") if describe else ""
         if kind == PATH:
-            below = _below(folder, project, describe=describe and not text)
-            if below is None:
+            if find_in(folder) is None:
                 continue
-            text = text or below
+            # Without parsing YAML: every folder that is new would make the whole list wait.
+            manifest = project.remembered(folder) if describe and not text else None
+            text = (manifest.node.text("description") or "") if manifest else text
         yield name, kind, text
-
-
-def _below(directory: str, project: Project, *, describe: bool) -> str | None:
-    """What the manifest of a folder says about itself; None when there is no manifest.
-
-    Only what is known without parsing YAML: every folder that has not been used yet would make
-    the whole list wait.
-    """
-    found = find_in(directory)
-    if found is None:
-        return None
-    manifest = known(found, project.env) if describe else None
-    return (manifest.node.text("description") or "") if manifest else ""

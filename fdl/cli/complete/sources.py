@@ -11,6 +11,7 @@ import os
 from itertools import islice
 
 from fdl.base.errors import FdlError, ManifestError
+from fdl.base.light_record import Record
 from fdl.cli.complete.offer import listed
 from fdl.libtorch.catalog import artifacts, default_version, this_platform, versions
 from fdl.libtorch.store import locate
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 _MEASURED_RUNS = 20
 
 
-class Asked:
+class Asked(Record):
     """One question for values.
 
     Attributes:
@@ -52,12 +53,9 @@ class Asked:
         text: The word so far.
     """
 
-    __slots__ = ("before", "known_project", "text")
-
-    def __init__(self, project: Project | None, before: tuple[str, ...], text: str) -> None:
-        self.known_project = project
-        self.before = before
-        self.text = text
+    known_project: Project | None
+    before: tuple[str, ...] = ()
+    text: str = ""
 
     @property
     def project(self) -> Project:

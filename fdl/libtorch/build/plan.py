@@ -251,7 +251,6 @@ class BuildPlan:
     tree: Path
     result: Path
     log: Path
-    needs: tuple[str, ...]
     phases: tuple[Phase, ...]
 
 
@@ -274,7 +273,6 @@ def plan(request: Request, back_end: BackEnd, store: Store, tools: Tools) -> Bui
         tree=tree,
         result=result,
         log=cache / f"build-{name}.log",
-        needs=("docker",) if back_end == "docker" else tuple(NEEDS),
         phases=phases,
     )
 
@@ -402,7 +400,7 @@ def render(plan: BuildPlan) -> Group:
         ("target", str(plan.target)),
         ("log", str(plan.log)),
         ("jobs", str(plan.request.jobs)),
-        ("needs", ", ".join(plan.needs)),
+        ("needs", "docker" if plan.back_end == "docker" else ", ".join(NEEDS)),
     )
     parts: list[RenderableType] = [pairs(rows, "bold")]
     for phase in plan.phases:

@@ -80,100 +80,83 @@ Container = frozenset[Image]
 """The images of one translation unit; the driver uses the one that fits the GPU best."""
 
 
-@dataclass(frozen=True, slots=True)
 class Section:
-    """The content of one section.
+    """The content of one section of a file, read from its headers.
+
+    For any bytes, reading ends and raises no error.
 
     Attributes:
         containers: Sets of images, and the number of containers with exactly that set; empty
             containers are left out.
         unjudged: Entries that are neither machine code nor PTX, such as code for link-time
             optimization.
-        damage: Places that cannot be read, each with its offset in the file; the readable parts
-            around them are in ``containers``.
         toolkit: Release of the CUDA compiler, from its mark in the code, such as ``13.0``; empty
             without a mark.
+
+    Args:
+        data: The file.
+        begin: Offset of the section.
+        end: Offset behind it. A part beyond the end of the file counts as damage.
     """
 
-    containers: Mapping[Container, int] = field(default_factory=dict)
-    unjudged: int = 0
-    damage: tuple[str, ...] = ()
-    toolkit: str = ""
+    def __init__(self, data: Buffer = b"", begin: int = 0, end: int = 0) -> None:
+        self.containers: Counter[Container] = Counter()
+        self.unjudged = 0
+        self.toolkit = ""
+        self._data = data
+        self._end = min(end, len(data))
+        self._damage: list[str] = []
+        self._damaged = 0
+        if (lost := end - len(data)) > 0:
+            self._report(len(data), f"the section goes on for {lost} bytes behind the file")
+        position = min(max(begin, 0), len(data))
+        while position < self._end:
+            found = self._data.find(MAGIC, position, self._end)
+            self._check_padding(position, self._end if found < 0 else found)
+            position = self._end if found < 0 else self._container(found)
 
     @property
     def images(self) -> frozenset[Image]:
         """All images, each once."""
         return frozenset().union(*self.containers)
 
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """Places that cannot be read, each with its offset in the file.
 
-def walk(data: Buffer, begin: int, end: int) -> Section:
-    """Read the headers of a section of a file, between two offsets.
+        The readable parts around them are in ``containers``.
+        """
+        more = self._damaged - len(self._damage)
+        return (*self._damage, *([f"and {more} more places"] if more else []))
 
-    A part beyond the end of the file counts as damage. For any bytes, the call ends and raises no
-    error.
-    """
-    reader = _Reader(data, min(max(begin, 0), len(data)), min(end, len(data)))
-    if end > len(data):
-        reader.report(len(data), f"the section goes on for {end - len(data)} bytes behind the file")
-    reader.read()
-    return reader.section()
-
-
-class _Reader:
-    def __init__(self, data: Buffer, begin: int, end: int) -> None:
-        self._data = data
-        self._begin = begin
-        self._end = end
-        self._containers: Counter[Container] = Counter()
-        self._unjudged = 0
-        self._damage: list[str] = []
-        self._damaged = 0
-        self._toolkit = ""
-
-    def section(self) -> Section:
-        damage = list(self._damage)
-        if self._damaged > _REPORTED:
-            damage.append(f"and {self._damaged - _REPORTED} more places")
-        return Section(dict(self._containers), self._unjudged, tuple(damage), self._toolkit)
-
-    def report(self, offset: int, what: str) -> None:
+    def _report(self, offset: int, what: str) -> None:
         self._damaged += 1
         if self._damaged <= _REPORTED:
             self._damage.append(f"at offset {offset}: {what}")
-
-    def read(self) -> None:
-        position = self._begin
-        while position < self._end:
-            found = self._data.find(MAGIC, position, self._end)
-            start = self._end if found < 0 else found
-            self._check_padding(position, start)
-            if found < 0:
-                return
-            position = self._container(found)
 
     def _check_padding(self, begin: int, end: int) -> None:
         # Between containers there are a few zeros. The first bytes tell padding from a container
         # with a damaged magic number, without reading up to a gigabyte.
         if self._data[begin : min(end, begin + 64)].strip(b"\0"):
-            self.report(begin, f"{end - begin} bytes that are not a fat binary")
+            self._report(begin, f"{end - begin} bytes that are not a fat binary")
 
     def _container(self, at: int) -> int:
         """Read one container; returns the position to look for the next one."""
         if at + _CONTAINER.size > self._end:
-            self.report(at, "a fat binary is cut off")
+            self._report(at, "a fat binary is cut off")
             return self._end
         _, version, header, size = _CONTAINER.unpack_from(self._data, at)
         if header < _CONTAINER.size:
-            self.report(at, f"a fat binary with a header of {header} bytes")
+            self._report(at, f"a fat binary with a header of {header} bytes")
             return at + len(MAGIC)
         stop = at + header + size
         if stop > self._end:
-            self.report(at, f"a fat binary is {stop - self._end} bytes longer than its section")
+            self._report(at, f"a fat binary is {stop - self._end} bytes longer than its section")
         if version != 1:
-            self.report(at, f"a fat binary of the unknown format {version}")
+            self._report(at, f"a fat binary of the unknown format {version}")
         images, reached = self._entries(at + header, min(stop, self._end))
         if images:
-            self._containers[images] += 1
+            self.containers[images] += 1
         return stop if stop <= self._end else max(reached, at + len(MAGIC))
 
     def _entries(self, position: int, stop: int) -> tuple[Container, int]:
@@ -181,18 +164,18 @@ class _Reader:
         found = set[Image]()
         while position < stop:
             if position + _ENTRY.size > stop:
-                self.report(position, "an entry of a fat binary is cut off")
+                self._report(position, "an entry of a fat binary is cut off")
                 break
             kind, _, header, size, *payload = _ENTRY.unpack_from(self._data, position)
             following = position + header + size
             if header < _ENTRY.size or following > stop:
-                self.report(position, "an entry of a fat binary is longer than the binary")
+                self._report(position, "an entry of a fat binary is longer than the binary")
                 break
             image = self._image(position, kind, payload)
             if image:
                 found.add(image)
-                if image.form == "sass" and not self._toolkit and not payload[-1] & _COMPRESSED:
-                    self._toolkit = self._mark(position + header, following)
+                if image.form == "sass" and not self.toolkit and not payload[-1] & _COMPRESSED:
+                    self.toolkit = self._mark(position + header, following)
             position = following
         return frozenset(found), position
 
@@ -200,10 +183,10 @@ class _Reader:
         minor, major, number, flags = payload
         form = _FORMS.get(kind)
         if form is None:
-            self._unjudged += 1
+            self.unjudged += 1
             return None
         if not 10 <= number < 1000:
-            self.report(at, f"code for the unknown architecture {number}")
+            self._report(at, f"code for the unknown architecture {number}")
             return None
         isa = (major, minor) if form == "ptx" else (0, 0)
         specific = "a" if flags & _EXACT else "f" if flags & _FAMILY else ""
@@ -368,7 +351,7 @@ def _fat_binaries(section: Any, data: Buffer) -> Section:
     if section is None or section["sh_type"] == "SHT_NOBITS":
         return Section()
     begin = section["sh_offset"]
-    return walk(data, begin, begin + section["sh_size"])
+    return Section(data, begin, begin + section["sh_size"])
 
 
 def _dynamic(section: Any) -> dict[str, list[str]]:

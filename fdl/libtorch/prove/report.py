@@ -64,31 +64,18 @@ class Unmet:
     provider: Path
 
 
-@dataclass(frozen=True, slots=True)
 class Links:
-    """The result of the loader's search.
+    """The loader's search for the needs of a folder's ELF libraries, and of those found.
 
     Attributes:
         missing: Libraries that it would not find, without those of the NVIDIA driver.
         unmet: Symbol versions that it would not find.
         driver: Needed libraries of the NVIDIA driver that are not on this machine.
+
+    Args:
+        libraries: The libraries.
+        environ: The environment, which may have ``LD_LIBRARY_PATH``.
     """
-
-    missing: tuple[Missing, ...] = ()
-    unmet: tuple[Unmet, ...] = ()
-    driver: tuple[str, ...] = ()
-
-
-def links(libraries: Sequence[Binary], environ: Mapping[str, str]) -> Links:
-    """Look for all needs of the ELF libraries of a folder, also with ``LD_LIBRARY_PATH``."""
-    search = _Search(libraries, environ)
-    for one in libraries:
-        search.visit(one, ())
-    return search.result()
-
-
-class _Search:
-    """One search for the needs of a folder's libraries, and for the needs of those found."""
 
     def __init__(self, libraries: Sequence[Binary], environ: Mapping[str, str]) -> None:
         self._folder = libraries[0].path.parent
@@ -101,8 +88,19 @@ class _Search:
         self._edges: dict[str, tuple[str, ...]] = {}
         self._first: dict[str, str] = {}
         self._needs: dict[SymbolVersion, str] = {}
+        for one in libraries:
+            self._visit(one, ())
+        essential = self._reached()
+        lost = [name for name, path in self._found.items() if path is None]
+        self.missing = tuple(
+            Missing(name, self._first[name], self._first[name] in essential or not essential)
+            for name in lost
+            if name not in DRIVER
+        )
+        self.unmet = tuple(self._unmet())
+        self.driver = tuple(name for name in lost if name in DRIVER)
 
-    def visit(self, library: Binary, inherited: tuple[str, ...]) -> None:
+    def _visit(self, library: Binary, inherited: tuple[str, ...]) -> None:
         """Find the libraries that a library needs, then those that these need.
 
         ``inherited`` are the run paths of the libraries that load it; used if it has no run path of
@@ -142,23 +140,10 @@ class _Search:
             return
         library = self._read(found)
         self._edges[name] = library.needed
-        self.visit(library, inherited)
+        self._visit(library, inherited)
 
     def _read(self, path: Path) -> Binary:
         return self._known.get(path.resolve()) or read(path)
-
-    def result(self) -> Links:
-        essential = self._reached()
-        lost = [name for name, path in self._found.items() if path is None]
-        return Links(
-            missing=tuple(
-                Missing(name, self._first[name], self._first[name] in essential or not essential)
-                for name in lost
-                if name not in DRIVER
-            ),
-            unmet=tuple(self._unmet()),
-            driver=tuple(name for name in lost if name in DRIVER),
-        )
 
     def _reached(self) -> set[str]:
         """Names of the libraries that loading libtorch loads; empty without a libtorch."""
@@ -273,7 +258,7 @@ def examine(
 ) -> Report:
     """Judge a folder for some GPUs, with their driver if it is known, and for this machine."""
     here = (facts.os, facts.processor) == (operating_system(), processor())
-    searched = links(facts.libraries, environ) if here else None
+    searched = Links(facts.libraries, environ) if here else None
     verdicts = tuple(judge(gpu, facts, nvidia) for gpu in gpus)
     problems = [*_of_files(facts, variant), *_of_papers(facts, variant), *_of_machine(facts)]
     if searched:
@@ -405,7 +390,7 @@ def text(report: Report) -> Group:
 
 def document(report: Report) -> dict[str, object]:
     """The report as the document of ``--json``; its keys are in the reference."""
-    facts, links = report.facts, report.links or Links()
+    facts, links = report.facts, report.links
     return {
         "schema_version": SCHEMA_VERSION,
         "ok": report.ok,
@@ -418,10 +403,10 @@ def document(report: Report) -> dict[str, object]:
         "needs": {name.lower(): facts.newest(name) or None for name in _SYMBOLS},
         "archs": [str(one) for one in facts.architectures],
         "libraries": [_library(one) for one in facts.libraries],
-        "missing": [asdict(one) for one in links.missing],
+        "missing": [asdict(one) for one in links.missing] if links else [],
         "unmet": [
             {"version": one.need.version, "of": one.need.file, "needed_by": one.needed_by}
-            for one in links.unmet
+            for one in (links.unmet if links else ())
         ],
         "gpus": [_gpu(one) for one in report.verdicts],
         "problems": [

@@ -8,6 +8,7 @@ not every cluster has and which is told late, so fdl asks ``squeue`` itself.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -19,8 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.signals import handled, interrupt
-from fdl.run.batch import unequal
-from fdl.run.batch.queue import FOLDER, GONE, OVER, Record, States, folder_of_call, remember
+from fdl.run.batch.queue import FOLDER, GONE, OVER, States, folder_of_call, remember
 from fdl.run.lines import write_all
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ class Cluster:
                 hint="run fdl on a login node of the cluster",
             )
 
-    def submit(self, tasks: Sequence[Task], records: Sequence[Record], at_once: int) -> list[Any]:
+    def submit(self, tasks: Sequence[Task], names: Sequence[str], at_once: int) -> list[Any]:
         """Submit tasks, several of them as one job array.
 
         Args:
             tasks: What runs.
-            records: What ``fdl runs list`` shows of each.
+            names: What ``fdl runs list`` calls each.
             at_once: How many run at the same time, at most; 0 leaves it to the cluster.
 
         Returns:
@@ -91,11 +91,11 @@ class Cluster:
         """
         self.folder = folder_of_call(self._root)
         slurm, core = self._submitit.slurm.slurm, self._submitit.core
-        requeues, parameters = self._settings.requeues, self._settings.parameters
+        parameters = self._settings.parameters
         if len(self._settings.kinds) > 1:
-            executor = unequal.executor(slurm, self.folder, requeues, self._settings)
+            executor = _unequal(slurm, self.folder, self._settings)
         else:
-            executor = slurm.SlurmExecutor(self.folder, max_num_timeout=requeues)
+            executor = slurm.SlurmExecutor(self.folder, max_num_timeout=self._settings.requeues)
         if at_once:
             parameters["array_parallelism"] = at_once
         try:
@@ -107,8 +107,9 @@ class Cluster:
                     jobs = [executor.submit(task) for task in tasks]
         except core.utils.FailedJobError as problem:
             raise self._refused(str(problem)) from None
-        for job, record in zip(jobs, records, strict=True):
-            remember(self.folder, job.job_id, record)
+        for job, task, name in zip(jobs, tasks, names, strict=True):
+            directory = task.row["folder"] if task.row else ""
+            remember(self.folder, job.job_id, name, directory)
         return jobs
 
     def wait(self, jobs: Sequence[Any], ended: Callable[[int, Ended], None]) -> None:
@@ -275,3 +276,53 @@ def _code_of(task: Any) -> int:
 
 def _counted(ids: Sequence[str]) -> str:
     return f"job{'' if len(ids) == 1 else 's'} {', '.join(ids)}"
+
+
+def _unequal(slurm: Any, folder: Path, settings: Settings) -> Any:
+    """An executor of submitit that submits a job of machines that differ."""
+
+    class Unequal(slurm.SlurmExecutor):  # type: ignore[misc]  # a class of an optional package
+        def _make_submission_file_text(self, command: str, uid: str) -> str:  # noqa: ARG002
+            return _script(settings.flags(), settings.setup, Path(self.folder), command)
+
+        def _num_tasks(self) -> int:
+            return int(settings.nodes)
+
+    return Unequal(folder, max_num_timeout=settings.requeues)
+
+
+def _script(
+    components: Sequence[Sequence[str]], setup: Sequence[str], folder: Path, command: str
+) -> str:
+    """The batch script of a job of machines that differ, the one that submitit cannot write.
+
+    SLURM calls it a heterogeneous job: components, each with its own request, that start together
+    (https://slurm.schedmd.com/heterogeneous_jobs.html). One step spans them, in which tasks are
+    numbered over all machines, and the job has the number of its first component.
+
+    Args:
+        components: The flags of ``sbatch`` for each kind of machine.
+        setup: Lines of shell that run before.
+        folder: Where logs go, named as submitit names them.
+        command: The command line of each task.
+    """
+    first = [
+        *components[0], f"--output={folder}/%j_0_log.out", f"--error={folder}/%j_0_log.err",
+        "--open-mode=append",
+    ]  # fmt: skip
+    requests = [
+        "\n".join("#SBATCH " + flag.replace(" ", "\\ ") for flag in flags)
+        for flags in (first, *components[1:])
+    ]
+    # srun would name a log by the number of the component and count on from the one before.
+    log = f'{shlex.quote(str(folder))}/"$SLURM_JOB_ID"_"$SLURM_PROCID"_log'
+    task = shlex.quote(f"exec {command} >>{log}.out 2>>{log}.err")
+    groups = ",".join(str(number) for number in range(len(components)))
+    return "\n".join((
+        "#!/bin/bash",
+        "\n#SBATCH hetjob\n".join(requests),
+        *setup,
+        "export SUBMITIT_EXECUTOR=slurm",
+        f"srun --het-group={groups} --unbuffered --kill-on-bad-exit=1 bash -c {task}",
+        "",
+    ))  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fdl.base.errors import FdlError
 from fdl.base.files import inside, names, new_folder, put_own, read_json, subfolders
-from fdl.base.light_record import Record as _Record
+from fdl.base.light_record import Record
 from fdl.base.run_record import FOLDER_NAME
 from fdl.manifest.cache import make_folder
 
@@ -32,37 +32,22 @@ GONE = "no longer in the queue"
 """Instead of a state: the cluster has forgotten the job."""
 
 
-class Record(_Record):
-    """What is known about a job when it is submitted.
-
-    Attributes:
-        name: The command, or the name of a run of a sweep.
-        directory: The run directory that it writes, absolute; empty if it has none.
-    """
-
-    name: str
-    directory: str = ""
-
-
-class Queued(_Record):
+class Queued(Record):
     """A job in the queue.
 
     Attributes:
         id: Its number; ``123_4`` in an array.
         state: ``PENDING``, ``RUNNING``, … as ``squeue`` writes it.
         reason: Why it waits, or the nodes on which it runs.
-        record: What was submitted.
+        name: The command, or the name of a run of a sweep.
+        directory: The run directory that it writes, absolute; empty if it has none.
     """
 
     id: str
     state: str
     reason: str
-    record: Record
-
-    def as_json(self) -> dict[str, str]:
-        """The job for ``--json``."""
-        kept = {"name": self.record.name, "directory": self.record.directory}
-        return {"id": self.id, "state": self.state, "reason": self.reason, **kept}
+    name: str
+    directory: str
 
 
 def folder_of_call(root: str) -> Path:
@@ -88,9 +73,9 @@ def folder_of_call(root: str) -> Path:
         ) from None
 
 
-def remember(folder: Path, id: str, record: Record) -> None:
+def remember(folder: Path, id: str, name: str, directory: str) -> None:
     """Write what a job is, beside its batch file."""
-    content = {"name": record.name, "directory": record.directory}
+    content = {"name": name, "directory": directory}
     put_own(folder, folder / f"{id}.json", (json.dumps(content) + "\n").encode())
 
 
@@ -109,8 +94,8 @@ def queued(root: str) -> list[Queued]:
     for id, state, reason in _squeue("--me", "--format=%i|%T|%R") or ():
         if id in ids:
             kept = read_json(ids[id]) or {}
-            record = Record(str(kept.get("name", "")), str(kept.get("directory", "")))
-            found.append(Queued(id, state, reason.strip("()"), record))
+            said = (str(kept.get(key, "")) for key in ("name", "directory"))
+            found.append(Queued(id, state, reason.strip("()"), *said))
     return found
 
 

@@ -18,7 +18,7 @@ from fdl.manifest.node import origin
 from fdl.manifest.words import minutes
 from fdl.plan.redaction import redacted
 from fdl.run.batch.cluster import Cluster, Ended
-from fdl.run.batch.queue import FOLDER, GONE, Record, queued
+from fdl.run.batch.queue import FOLDER, GONE, queued
 from fdl.run.batch.task import Task
 from fdl.run.step import DONE, FAILED, STOPPED, Outcome, Step
 
@@ -153,9 +153,8 @@ def run_all(steps: Sequence[Step], where: Where, watch: Watch | None) -> list[Ou
         for step in steps:
             watch.begin(step)
     names = [step.name if watch else join(redacted(step.plan).command) for step in steps]
-    records = [Record(name, step.directory) for name, step in zip(names, steps, strict=True)]
     began = time.monotonic()
-    found = cluster.submit([_task(step, settings) for step in steps], records, where.at_once)
+    found = cluster.submit([_task(step, settings) for step in steps], names, where.at_once)
     if watch:
         first = found[0].job_id.partition("_")[0]
         output.note(f"job {first}: {len(steps)} runs; Ctrl-C cancels them")
@@ -271,7 +270,7 @@ def refuse_array(plan: Plan) -> None:
 
 
 def _refuse_twice(steps: Sequence[Step], root: str) -> None:
-    busy = {one.record.directory: one.id for one in queued(root) if one.record.directory}
+    busy = {one.directory: one.id for one in queued(root) if one.directory}
     for step in steps:
         if step.directory in busy:
             raise FdlError(

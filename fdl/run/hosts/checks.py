@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,36 +17,19 @@ from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.light_record import Record
 from fdl.run.batch.task import joining
-from fdl.run.hosts.connection import NO_FOLDER, NO_PYTHON, Connection, Trouble
+from fdl.run.hosts.connection import NO_FOLDER, NO_PYTHON, Connection
+from fdl.run.hosts.far import digest
 from fdl.run.hosts.machines import FIRST_PORT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from fdl.run.hosts.machines import Machine
+    from fdl.run.hosts.machines import Finding, Machine
     from fdl.run.step import Step, Where
 
 _ANSWERS_S = 45.0
 _CLOCK_S = 2.0
 _PORTS = 100
-
-
-class Finding(Record):
-    """What a check has found on a host.
-
-    Attributes:
-        host: Its name.
-        check: What was checked: ``folder``, ``packages``, …
-        cause: What is wrong.
-        next: The command that fixes it.
-        stops: Whether nothing can start before it is fixed.
-    """
-
-    host: str
-    check: str
-    cause: str
-    next: str
-    stops: bool = True
 
 
 class Checked(Record):
@@ -105,38 +88,29 @@ class Checks:
         count = 1 if self._elastic else len(connections)
         self._words = ["--dry-run", "--json", *joining(step.words, "HOST:1", count)]
         self._typed = f"fdl --on {where.on} {' '.join(step.words)}"
-        self._files = {name: _digest(Path(step.plan.root, name)) for name in files}
-        self._findings: list[tuple[int, Finding]] = []
+        self._files = {name: digest(Path(step.plan.root, name)) for name in files}
+        self._findings: list[Finding] = []
 
     def run(self) -> Checked:
         """Check every host, then whether the hosts reach each other."""
         with ThreadPoolExecutor(len(self._all)) as pool:
-            found = list(pool.map(self._each, self._all))
-        for number, findings in enumerate(found):
-            self._findings += [(number, one) for one in findings]
+            self._findings += chain.from_iterable(pool.map(self._each, self._all))
         self._compare()
         meeting, own = "", [""] * len(self._all)
         if len(self._all) > 1 and self._all[0].facts:
             meeting, own = self._meet()
         ranks = [0 if self._elastic else _ranks(one.facts) for one in self._all]
-        ordered = [one for _, one in sorted(self._findings, key=lambda pair: pair[0])]
+        names = [one.machine.name for one in self._all]
+        ordered = sorted(self._findings, key=lambda one: names.index(one.host))
         return Checked(ordered, ranks, meeting, own)
-
-    def _add(self, number: int, check: str, cause: str, following: str) -> None:
-        name = self._all[number].machine.name
-        self._findings.append((number, Finding(name, check, cause, following)))
 
     def _each(self, one: Connection) -> list[Finding]:
         """Connect to a host and ask it."""
         machine = one.machine
-
-        def finding(check: str, trouble: Trouble) -> list[Finding]:
-            return [Finding(machine.name, check, trouble.cause, trouble.next)]
-
-        if trouble := one.open():
-            return finding("ssh", trouble)
-        if self._where.syncs and not machine.is_here and (trouble := self._sync(one)):
-            return finding("sync", trouble)
+        if found := one.open():
+            return [found]
+        if self._where.syncs and not machine.is_here and (found := self._sync(one)):
+            return [found]
         one.start()
         began = time.time()
         facts = one.ask(
@@ -145,81 +119,76 @@ class Checks:
             _ANSWERS_S,
         )  # fmt: skip
         if not facts:
-            return finding("folder", self._unstarted(one))
+            return [self._unstarted(one)]
         facts["late"] = facts["time"] - (began + time.time()) / 2, time.time() - began
         one.facts = facts
         return [*self._judge(machine, facts)]
 
-    def _unstarted(self, one: Connection) -> Trouble:
+    def _unstarted(self, one: Connection) -> Finding:
         """Why our program does not run on a host."""
         machine, code = one.machine, one.exit_code()
         if code == NO_FOLDER:
             again = self._typed.replace("fdl ", "fdl --sync ", 1)
-            return Trouble(f"there is no folder {machine.folder}", again)
+            return machine.finding("folder", f"there is no folder {machine.folder}", again)
         if code == NO_PYTHON:
+            cause = f"there is no {machine.python} in {machine.folder}"
             make = "python3 -m venv .venv && .venv/bin/pip install flodl"
-            return Trouble(f"there is no {machine.python} in {machine.folder}", machine.typed(make))
-        last = one.complaint().strip().splitlines() or ["no answer"]
-        command = f"{machine.python} --version"
-        return Trouble(f"{machine.python} does not run: {last[-1]}", machine.typed(command))
+        else:
+            last = one.complaint().strip().splitlines() or ["no answer"]
+            cause = f"{machine.python} does not run: {last[-1]}"
+            make = f"{machine.python} --version"
+        return machine.finding("folder", cause, machine.typed(make))
 
-    def _judge(self, machine: Machine, facts: Mapping[str, Any]) -> list[Finding]:
-        found = []
-
-        def add(check: str, cause: str, following: str, *, stops: bool = True) -> None:
-            found.append(Finding(machine.name, check, cause, following, stops))
+    def _judge(self, machine: Machine, facts: Mapping[str, Any]) -> Iterator[Finding]:
+        def missing(cause: str, package: str) -> Finding:
+            pip = f"{machine.python} -m pip install {package}"
+            return machine.finding("packages", cause, machine.typed(pip))
 
         if facts["count"]:
             names = ", ".join(facts["differ"]) + (", …" if facts["count"] > 3 else "")
             what = "is missing" if facts["absent"] == facts["count"] else "differs from here"
-            again = self._typed.replace("fdl ", "fdl --sync ", 1)
-            add("revision", f"{names} {what} ({facts['count']} of {len(self._files)} files)", again)
+            cause = f"{names} {what} ({facts['count']} of {len(self._files)} files)"
+            yield machine.finding("revision", cause, self._typed.replace("fdl ", "fdl --sync ", 1))
         late, took = facts["late"]
         if abs(late) > _CLOCK_S + took:
-            way = "ahead" if late > 0 else "behind"
-            add(
-                "clock",
-                f"its clock is {abs(late):.0f} s {way}",
-                machine.typed("sudo chronyc makestep"),
-                stops=False,
-            )
+            cause = f"its clock is {abs(late):.0f} s {'ahead' if late > 0 else 'behind'}"
+            make = machine.typed("sudo chronyc makestep")
+            yield machine.finding("clock", cause, make, stops=False)
         plan = facts["plan"]
         if "flodl" not in facts["packages"]:
-            pip = f"{machine.python} -m pip install flodl"
-            add("packages", f"flodl is not installed for {machine.python}", machine.typed(pip))
+            yield missing(f"flodl is not installed for {machine.python}", "flodl")
         elif "problem" in plan:
-            add("command", plan["problem"], machine.typed(self._typed.partition(" --on ")[0]))
+            again = machine.typed(self._typed.partition(" --on ")[0])
+            yield machine.finding("command", plan["problem"], again)
         elif plan["ranks"] and "torch" not in facts["packages"]:
-            pip = f"{machine.python} -m pip install torch"
-            add("packages", f"torch is not installed for {machine.python}", machine.typed(pip))
+            yield missing(f"torch is not installed for {machine.python}", "torch")
         elif self._elastic and "torchft" not in facts["packages"]:
-            pip = f"{machine.python} -m pip install 'flodl[elastic]'"
             cause = "elastic ranks need torchft, which is not installed"
-            add("packages", cause, machine.typed(pip))
+            yield missing(cause, "'flodl[elastic]'")
         elif machine.gpus and plan["ranks"] and len(plan["ranks"]["gpus"]) < machine.gpus:
             there = len(plan["ranks"]["gpus"])
             cause = f"it has {there} usable GPUs, and the manifest says {machine.gpus}"
-            add("GPUs", cause, machine.typed(f"{machine.python} -m fdl diagnose"))
-        return found
+            yield machine.finding("GPUs", cause, machine.typed(f"{machine.python} -m fdl diagnose"))
 
     def _compare(self) -> None:
         """Compare versions with those of the first host."""
         first = self._all[0].facts
-        for number, one in enumerate(self._all):
-            if not first or not one.facts or number == 0:
+        there = self._all[0].machine.name
+        for one in self._all[1:]:
+            if not first or not one.facts:
                 continue
             machine = one.machine
             minor = [facts["python"].rpartition(".")[0] for facts in (first, one.facts)]
             if minor[0] != minor[1]:
-                cause = f"Python is {minor[1]} here and {minor[0]} on {self._all[0].machine.name}"
-                make = f"python{minor[0]} -m venv --clear .venv"
-                self._add(number, "Python", cause, machine.typed(make))
+                cause = f"Python is {minor[1]} here and {minor[0]} on {there}"
+                make = machine.typed(f"python{minor[0]} -m venv --clear .venv")
+                self._findings.append(machine.finding("Python", cause, make))
             for name, version in first["packages"].items():
                 mine = one.facts["packages"].get(name, version)
                 if _release(mine) != _release(version):
-                    cause = f"{name} is {mine} here and {version} on {self._all[0].machine.name}"
+                    cause = f"{name} is {mine} here and {version} on {there}"
                     pip = f"{machine.python} -m pip install {name}=={_release(version)}"
-                    self._add(number, "packages", cause, machine.typed(pip))
+                    self._findings.append(machine.finding("packages", cause, machine.typed(pip)))
 
     def _meet(self) -> tuple[str, list[str]]:
         """Find an address of the first host that all others reach; the own address of each.
@@ -231,34 +200,33 @@ class Checks:
         said = next(iter(first.facts["address"]), "") or self._route_here()
         hosts = [host.strip("[]")] if host else list(dict.fromkeys([said, *first.facts["others"]]))
         ports = [int(port)] if port else list(range(FIRST_PORT, FIRST_PORT + _PORTS))
-        problems: list[tuple[int, str, Trouble]] = []
+        problems: list[Finding] = []
         for host in hosts:
             answer = first.ask({"do": "listen", "host": host, "ports": ports}, _ANSWERS_S)
             if "port" not in answer:
-                problems = problems or [(0, *self._not_heard(answer, host, ports[-1]))]
+                problems = problems or [self._not_heard(answer, host, ports[-1])]
                 continue
             own, unreached = self._reach(host, answer["port"])
             if not unreached:
                 return f"{host}:{answer['port']}", own
             problems = problems or unreached
-        for number, check, trouble in problems:
-            self._add(number, check, trouble.cause, trouble.next)
+        self._findings += problems
         return "", [""] * len(self._all)
 
-    def _not_heard(self, answer: Mapping[str, Any], host: str, port: int) -> tuple[str, Trouble]:
+    def _not_heard(self, answer: Mapping[str, Any], host: str, port: int) -> Finding:
         """Why the first host cannot wait at an address."""
         machine = self._all[0].machine
         code, problem = answer.get("errno"), answer.get("problem", "no answer")
         if code == errno.EADDRINUSE:
             busy = f"port {port} of {host} is in use by another program, so no rank can meet there"
-            return "port", Trouble(busy, machine.typed(f"ss -ltnp 'sport = :{port}'"))
+            return machine.finding("port", busy, machine.typed(f"ss -ltnp 'sport = :{port}'"))
         if code == errno.EADDRNOTAVAIL:
             its = ", ".join(self._all[0].facts["address"]) or "another one"
             cause = f"{host} is not an address of this host: ssh reached it at {its}"
             place = f"`meet: {machine.meet}`" if machine.meet else host
-            return "address", Trouble(cause, f"correct {place} of `hosts: {machine.name}`")
+            return machine.finding("address", cause, f"correct {place} of `hosts: {machine.name}`")
         cause = f"the ranks cannot meet at {host}: {problem}"
-        return "address", Trouble(cause, machine.typed(f"getent hosts {host}"))
+        return machine.finding("address", cause, machine.typed(f"getent hosts {host}"))
 
     def _route_here(self) -> str:
         """The address of this machine on the way to another host."""
@@ -270,7 +238,7 @@ class Checks:
                 return "127.0.0.1"
             return str(way.getsockname()[0])
 
-    def _reach(self, host: str, port: int) -> tuple[list[str], list[tuple[int, str, Trouble]]]:
+    def _reach(self, host: str, port: int) -> tuple[list[str], list[Finding]]:
         """Let every other host connect to the first one.
 
         Returns:
@@ -281,23 +249,23 @@ class Checks:
         def reach(one: Connection) -> dict[str, Any]:
             return one.ask(asked, _ANSWERS_S) if one.facts else {"own": ""}
 
+        first, *others = self._all
         with ThreadPoolExecutor(len(self._all)) as pool:
-            answers = list(pool.map(reach, self._all[1:]))
-        first = self._all[0]
+            answers = list(pool.map(reach, others))
         first.ask({"do": "stop_listening"}, _ANSWERS_S)
-        unreached = []
-        for number, answer in enumerate(answers, 1):
-            if "own" not in answer:
-                trouble = _unreached(answer, host, port, first.machine)
-                typed = self._all[number].machine.typed(trouble.next)
-                unreached.append((number, "network", Trouble(trouble.cause, typed)))
+        unreached = [
+            _unreached(one.machine, answer, host, port, first.machine.name)
+            for one, answer in zip(others, answers, strict=True)
+            if "own" not in answer
+        ]
         return [host, *(answer.get("own", "") for answer in answers)], unreached
 
-    def _sync(self, one: Connection) -> Trouble | None:
+    def _sync(self, one: Connection) -> Finding | None:
         """Copy the files that git tracks; why that is not possible, or None."""
         machine = one.machine
         if not self._files:
-            return Trouble(
+            return machine.finding(
+                "sync",
                 f"--sync copies what git tracks, and {self._root} is not a repository",
                 f"git -C {self._root} init && git -C {self._root} add .",
             )
@@ -308,18 +276,21 @@ class Checks:
             "rsync", "-a", "--from0", "--files-from=-", "-e", one.rsync_shell, f"{self._root}/",
             f"{machine.address}:{machine.folder}/",
         ]  # fmt: skip
+        install = "sudo apt install rsync"
         try:
             done = make if make.returncode else subprocess.run(
                 words, input=names, capture_output=True, check=False, timeout=600
             )  # fmt: skip
         except FileNotFoundError:
-            return Trouble("rsync is not installed on this machine", "sudo apt install rsync")
+            return machine.finding("sync", "rsync is not installed on this machine", install)
         if done.returncode == 0:
             return None
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["rsync failed"]
         if "not found" in said[0]:
-            return Trouble("rsync is not installed there", machine.typed("sudo apt install rsync"))
-        return Trouble(f"the files cannot be copied: {said[0]}", machine.typed("df -h ."))
+            cause, following = "rsync is not installed there", install
+        else:
+            cause, following = f"the files cannot be copied: {said[0]}", "df -h ."
+        return machine.finding("sync", cause, machine.typed(following))
 
 
 def show(checked: Checked, connections: Sequence[Connection], *, always: bool) -> None:
@@ -374,18 +345,21 @@ def _summary(facts: Mapping[str, Any]) -> str:
     return ", ".join([devices_text, f"Python {facts['python']}", *packages])
 
 
-def _unreached(answer: Mapping[str, Any], host: str, port: int, first: Machine) -> Trouble:
+def _unreached(
+    machine: Machine, answer: Mapping[str, Any], host: str, port: int, first: str
+) -> Finding:
     """Why a host does not reach the first one."""
     code, problem = answer.get("errno"), answer.get("problem", "no answer")
+    following = f"ping -c 1 {host}"
     if code in (errno.EHOSTUNREACH, errno.ENETUNREACH):
-        return Trouble(f"it has no route to {first.name} at {host}", f"ip route get {host}")
-    if code == errno.ECONNREFUSED:
+        cause, following = f"it has no route to {first} at {host}", f"ip route get {host}"
+    elif code == errno.ECONNREFUSED:
         cause = f"nothing answers at {host}:{port}: it may be the address of another machine"
-        return Trouble(cause, f"ping -c 1 {host}")
-    if code is not None and code < 0:
-        return Trouble(f"the name {host} of {first.name} does not resolve", f"getent hosts {host}")
-    cause = f"it does not reach {first.name} at {host}:{port}: {problem}; a firewall may be between"
-    return Trouble(cause, f"ping -c 1 {host}")
+    elif code is not None and code < 0:
+        cause, following = f"the name {host} of {first} does not resolve", f"getent hosts {host}"
+    else:
+        cause = f"it does not reach {first} at {host}:{port}: {problem}; a firewall may be between"
+    return machine.finding("network", cause, machine.typed(following))
 
 
 def _ranks(facts: Mapping[str, Any]) -> int:
@@ -393,13 +367,6 @@ def _ranks(facts: Mapping[str, Any]) -> int:
     if "problem" in plan:
         return 0
     return int(plan["ranks"]["here"]) if plan["ranks"] else 1
-
-
-def _digest(path: Path) -> str:
-    try:
-        return blake2b(path.read_bytes(), digest_size=8).hexdigest()
-    except OSError:
-        return ""
 
 
 def _release(version: str) -> str:

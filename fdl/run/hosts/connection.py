@@ -14,12 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fdl.base.light_record import Record
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from fdl.run.hosts.machines import Machine
+    from fdl.run.hosts.machines import Finding, Machine
 
 _OPTIONS = (
     "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5",
@@ -34,13 +32,6 @@ _START = (
     "import sys,json;r=json.loads(sys.stdin.readline());"
     "exec(compile(r['source'],'fdl-far','exec'),r)"
 )
-
-
-class Trouble(Record):
-    """Why something does not work on a host, and the command that fixes it."""
-
-    cause: str
-    next: str
 
 
 _SSH = (
@@ -66,22 +57,23 @@ _NAMED = re.compile(
 )
 
 
-def _trouble_of_ssh(said: str, machine: Machine) -> Trouble:
+def _refused_by_ssh(said: str, machine: Machine) -> Finding:
     """What ssh says when it does not connect, as a cause and a command."""
     address, prefix = machine.address, ""
     if "stdio forwarding failed" in said:
         why = re.search(r"open failed: (?:connect failed: )?([^\r\n]+)", said)
         cause = f"its jump host does not reach the next one: {why[1] if why else 'no answer'}"
-        return Trouble(cause, f"ssh -v {address} true")
+        return machine.finding("ssh", cause, f"ssh -v {address} true")
     if _JUMPED in said.lower() and (named := _NAMED.search(said)):
         address = next(filter(None, named.groups()))
         prefix = f"jump host {address}: "
     known = {"host": address.rpartition("@")[2], "address": address, "name": machine.name}
     for sign, cause, following in _SSH:
         if sign in said.lower():
-            return Trouble(prefix + cause.format(**known), following.format(**known))
+            return machine.finding("ssh", prefix + cause.format(**known), following.format(**known))
     lines = said.strip().splitlines() or ["ssh has ended without a message"]
-    return Trouble(f"ssh does not connect: {lines[-1]}", f"ssh -v {machine.address} true")
+    cause = f"ssh does not connect: {lines[-1]}"
+    return machine.finding("ssh", cause, f"ssh -v {machine.address} true")
 
 
 class Connection:
@@ -116,7 +108,7 @@ class Connection:
         self._closing = False
         self._sending = threading.Lock()
 
-    def open(self) -> Trouble | None:
+    def open(self) -> Finding | None:
         """Log in; why that is not possible, or None."""
         if self.machine.is_here:
             return None
@@ -134,7 +126,7 @@ class Connection:
             return None
         master.kill()
         said = master.communicate()[1].decode(errors="replace") if ready else "timed out"
-        return _trouble_of_ssh(said, self.machine)
+        return _refused_by_ssh(said, self.machine)
 
     @property
     def shell(self) -> list[str]:

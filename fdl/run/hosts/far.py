@@ -101,7 +101,7 @@ class Far:
         for name in _PACKAGES:
             with suppress(metadata.PackageNotFoundError):
                 found[name] = metadata.version(name)
-        differ = [path for path, digest in files.items() if _digest(path) != digest]
+        differ = [path for path, known in files.items() if digest(path) != known]
         return {
             "host": socket.gethostname(),
             "address": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],
@@ -248,7 +248,8 @@ class Far:
                 text = text[os.write(1, text) :]
 
 
-def _digest(path: str) -> str:
+def digest(path: str | Path) -> str:
+    """The digest of a file; empty if it cannot be read."""
     try:
         return hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
     except OSError:

@@ -27,6 +27,24 @@ PYTHON = ".venv/bin/python"
 FIRST_PORT = 29400
 
 
+class Finding(Record):
+    """What is wrong on a host.
+
+    Attributes:
+        host: Its name.
+        check: What was checked: ``folder``, ``packages``, …
+        cause: What is wrong.
+        next: The command that fixes it.
+        stops: Whether nothing can start before it is fixed.
+    """
+
+    host: str
+    check: str
+    cause: str
+    next: str
+    stops: bool = True
+
+
 class Machine(Record):
     """A host on which ranks run.
 
@@ -38,7 +56,6 @@ class Machine(Record):
         gpus: How many GPUs it uses; 0 for all.
         env: Variables of the command there.
         meet: ``address:port`` where the ranks of the others reach it; empty for fdl's choice.
-        place: Where the manifest describes it; empty if it does not.
     """
 
     name: str
@@ -48,7 +65,6 @@ class Machine(Record):
     gpus: int = 0
     env: Mapping[str, str] = {}
     meet: str = ""
-    place: str = ""
 
     @property
     def devices(self) -> str:
@@ -70,6 +86,10 @@ class Machine(Record):
         inside = f"cd {shlex.quote(self.folder)} && {command}"
         return inside if self.is_here else f"ssh {self.address} {shlex.quote(inside)}"
 
+    def finding(self, check: str, cause: str, following: str, *, stops: bool = True) -> Finding:
+        """What a check has found here, and the command that fixes it."""
+        return Finding(self.name, check, cause, following, stops)
+
 
 def machines(project: Project, names: str) -> list[Machine]:
     """The hosts of ``--on HOST,HOST``, in this order.
@@ -84,35 +104,25 @@ def machines(project: Project, names: str) -> list[Machine]:
             raise UsageError(f"`--on {names}` names {name} twice", hint="name each host once")
         if name.startswith("-"):
             raise UsageError(f"`--on {names}`: {name} is an option of ssh, and not a host")
-    node = project.level().manifest.node.get("hosts")
-    known = node.mapping if node is not None else {}
+    hosts = project.level().manifest.node.get("hosts")
+    known = hosts.mapping if hosts is not None else {}
     found = []
     for name in listed:
-        one = known.get(name)
-        if one is None or not one.mapping:
-            found.append(Machine(name, name, project.directory))
-            continue
-        said: dict[str, Any] = {key: value.plain() for key, value in one.mapping.items()}
-        if str(said.get("address", "")).startswith("-"):
+        node = known.get(name)
+        said: dict[str, Any] = {"address": name, "folder": project.directory}
+        if node is not None:
+            given = {key: one.plain() for key, one in node.mapping.items()}
+            said |= {key: value for key, value in given.items() if value}
+        said["env"] = {key: str(value) for key, value in said.get("env", {}).items()}
+        if node is not None and str(said["address"]).startswith("-"):
             # ssh would run what its options say, here and before anybody agreed to anything.
-            where = origin(one.mapping["address"], project.directory)
+            where = origin(node.mapping["address"], project.directory)
             raise ManifestError(
                 f"{where}: address {said['address']!r} of `hosts: {name}` begins with a hyphen, "
                 "and ssh would read it as an option",
                 hint="write user@host, or a name of ~/.ssh/config",
             )
-        found.append(
-            Machine(
-                name,
-                said.get("address") or name,
-                said.get("folder") or project.directory,
-                said.get("python") or PYTHON,
-                said.get("gpus") or 0,
-                {key: str(value) for key, value in (said.get("env") or {}).items()},
-                said.get("meet") or "",
-                origin(one, project.directory),
-            )
-        )
+        found.append(Machine(name, **said))
     return found
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from fdl.base import output
 from fdl.base.errors import UsageError
-from fdl.base.files import read_json
 from fdl.base.run_record import CONFIG, DIRECTORY_VARIABLE, RECORD
 from fdl.base.shell_words import join
 from fdl.plan.dry_run import several_as_json
@@ -26,6 +25,7 @@ from fdl.run.sweeps.search import Search
 from fdl.run.sweeps.store import RUNNING, WAITING, Row, Sweep, find, now
 from fdl.run.sweeps.target import Target
 from fdl.runs.describe import Comparison
+from fdl.runs.find import newest
 from fdl.runs.metrics import Metric
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from fdl.base.global_flags import Work
     from fdl.manifest.select.project import Project
     from fdl.plan.planner import Host
-    from fdl.run.sweeps.search import Search
-    from fdl.runs.run import Run
 
 _MOST_COLUMNS = 8
 """Runs that the comparison shows beside each other."""
@@ -89,16 +87,19 @@ class Runs:
         if request.work.search:
             self.search = Search(request)
 
-    def plan(self, row: Row, folder: Path, resume: Path | None = None) -> Plan:
+    def plan(self, row: Row, folder: Path) -> Plan:
         """The plan of one run: that of the command line which a user would type for it.
 
         Raises:
             FdlError: The program has no such setting, or refuses a value.
         """
-        words = self.target.words(row.varied, folder, resume)
+        words = self._words(row, folder)
         # A program that takes the name of a file can write into the directory of the run.
         known = {**self._place.variables, DIRECTORY_VARIABLE: self.target.inside(folder)}
         return steps_of(self._project, words, self._place.replaced(variables=known))[-1].plan
+
+    def _words(self, row: Row, folder: Path) -> list[str]:
+        return self.target.words(row.varied, folder, _resumable(folder))
 
     def carry_out(self, sweep: Sweep, rows: Sequence[Row]) -> int:
         """Run rows of a sweep and, with a search, the trials that remain; the exit code.
@@ -130,19 +131,17 @@ class Runs:
     def _any_plan(self) -> Plan:
         """A plan to hold the place of a trial whose values are not chosen yet."""
         row = Row("trial", self.search.corners()[0] if self.search else {})
-        folder = self._sweep.directory(row)
-        return self.plan(row, folder, _resumable(folder))
+        return self.plan(row, self._sweep.directory(row))
 
     def _step(self, row: Row, step: Step | None = None) -> Step:
         """The step of a row; with ``step``, that one takes the row's plan."""
         folder = self._sweep.directory(row)
-        plan = self.plan(row, folder, _resumable(folder))
+        plan = self.plan(row, folder)
         plan.record = chosen(plan, str(folder), row.varied)
         made = Step(plan, label=row.name, directory=str(folder), varied=row.varied)
         if self._request.work.on:
-            tokens = self.target.words(row.varied, folder, _resumable(folder))
             env, forced = self._project.env, self._request.work.force
-            made.words = words_of(tokens, env, self._place, forced=forced)
+            made.words = words_of(self._words(row, folder), env, self._place, forced=forced)
         if step is not None:
             vars(step).update(vars(made))
         self._rows[id(step or made)] = row
@@ -171,7 +170,7 @@ class Runs:
         row = self._rows.get(id(outcome.step))
         if row is None or outcome.code is None:
             return
-        run = _newest(self._sweep.directory(row))
+        run = newest(self._sweep.directory(row))
         row.state, row.code, row.seconds = outcome.state, outcome.code, outcome.seconds
         if run and outcome.code == 0 and outcome.state in (DONE, STOPPED):
             # The record knows better than the exit code: a program may catch a signal and end with
@@ -259,11 +258,7 @@ def _finish(
     """Run what a sweep lacks of a request, or show it."""
     if dry_run:
         rows = [*_left(sweep, failed=failed), *_missing(sweep, request)]
-        folders = [sweep.directory(row) for row in rows]
-        plans = [
-            runs.plan(row, folder, _resumable(folder))
-            for row, folder in zip(rows, folders, strict=True)
-        ]
+        plans = [runs.plan(row, sweep.directory(row)) for row in rows]
         work = request.work
         more = work.trials - len(sweep.rows) if work.search else 0
         if not rows and not more:
@@ -327,19 +322,10 @@ def _left(sweep: Sweep, *, failed: bool) -> list[Row]:
     return [row for row in sweep.rows if row.state in wanted]
 
 
-def _newest(folder: Path) -> Run | None:
-    from fdl.runs.find import search
-
-    return next(iter(search([folder])), None)
-
-
 def _resumable(folder: Path) -> Path | None:
     """The interrupted run in a folder, if its program takes ``resume``."""
-    run = _newest(folder)
-    if run is None or not run.is_resumable:
-        return None
-    config = read_json(run.path / "config.json") or {}
-    return run.path if "resume" in config else None
+    run = newest(folder)
+    return run.path if run and run.is_resumable and "resume" in run.settings else None
 
 
 def summarize(sweep: Sweep) -> int:

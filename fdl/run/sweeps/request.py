@@ -176,9 +176,8 @@ def points(axes: Sequence[Axis], *, side_by_side: bool) -> list[Point]:
     """Every combination of values; with ``side_by_side`` all first ones, all second ones.
 
     Raises:
-        UsageError: A key is there twice, the lengths differ, or there are too many combinations.
+        UsageError: The lengths differ, or there are too many combinations.
     """
-    _refuse_repeated(axes)
     columns = [one.values() for one in axes]
     if side_by_side:
         lengths = [
@@ -199,20 +198,6 @@ def points(axes: Sequence[Axis], *, side_by_side: bool) -> list[Point]:
         rows = product(*columns)
     keys = [one.key for one in axes]
     return [dict(zip(keys, row, strict=True)) for row in rows]
-
-
-def _refuse_repeated(axes: Sequence[Axis]) -> None:
-    """Refuse a key that is varied twice.
-
-    Raises:
-        UsageError: There is one.
-    """
-    keys = [one.key for one in axes]
-    for place, key in enumerate(keys):
-        if key in keys[:place]:
-            raise UsageError(
-                f"`--each {key}` is given twice", hint=f"give all values at once: --each {key}=A,B"
-            )
 
 
 def name_of(point: Point, number: int | None = None) -> str:
@@ -306,7 +291,13 @@ class Request:
         return Request(self.words, list(axes.values()), work, self.name)
 
     def _check(self) -> None:
-        _refuse_repeated(self.axes)
+        keys = [one.key for one in self.axes]
+        for place, key in enumerate(keys):
+            if key in keys[:place]:
+                raise UsageError(
+                    f"`--each {key}` is given twice",
+                    hint=f"give all values at once: --each {key}=A,B",
+                )
         work = self.work
         if work.search and not (work.trials and work.goal):
             raise UsageError(

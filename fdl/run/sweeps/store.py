@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from fdl.base.errors import FdlError, UsageError
 from fdl.base.files import inside, new_folder, put_own, read_json, subfolders
 from fdl.plan.recorded import USUAL_FOLDER
 from fdl.run.step import DONE, FAILED, STOPPED
-from fdl.runs.find import folders, search, shortened
+from fdl.runs.find import folders, newest, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ STATES = (DONE, FAILED, STOPPED, RUNNING, WAITING)
 """How a run of a sweep stands. One that is ``running`` without a process was interrupted."""
 
 
+@dataclass
 class Row:
     """One run of a sweep.
 
@@ -44,19 +46,11 @@ class Row:
         seconds: How long it took.
     """
 
-    def __init__(
-        self,
-        name: str,
-        varied: Mapping[str, str],
-        state: str = WAITING,
-        code: int | None = None,
-        seconds: float = 0.0,
-    ) -> None:
-        self.name = name
-        self.varied = dict(varied)
-        self.state = state
-        self.code = code
-        self.seconds = seconds
+    name: str
+    varied: dict[str, str]
+    state: str = WAITING
+    code: int | None = None
+    seconds: float = 0.0
 
 
 class Sweep:
@@ -136,8 +130,7 @@ class Sweep:
 
     def runs(self) -> dict[str, Run]:
         """Name of a row -> its newest run directory, for those that have one."""
-        newest = {row.name: search([self.path / row.name])[:1] for row in self.rows}
-        return {name: found[0] for name, found in newest.items() if found}
+        return {row.name: run for row in self.rows if (run := newest(self.path / row.name))}
 
     def count(self, *states: str) -> int:
         """The number of runs in some states."""
@@ -173,7 +166,7 @@ def _row(one: Mapping[str, Any]) -> Row:
         KeyError: It lacks a key.
         ValueError: A value has the wrong type, or its directory would lie outside the sweep.
     """
-    row = Row(one["name"], one["varied"], one["state"], one["code"], one["seconds"])
+    row = Row(one["name"], dict(one["varied"]), one["state"], one["code"], one["seconds"])
     name_is_sound = isinstance(row.name, str) and Path(row.name).name == row.name
     code_is_sound = row.code is None or isinstance(row.code, int)
     if not (name_is_sound and code_is_sound and row.state in STATES):

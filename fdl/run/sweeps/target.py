@@ -53,11 +53,6 @@ class Target:
         self._options: Mapping[str, Parameter] = self._schema.options if self._schema else {}
         self._typed = f"fdl {' '.join(plan.command)}"
 
-    @property
-    def has_output(self) -> bool:
-        """Whether the program takes the folder of its runs as a setting."""
-        return self._runs.is_setting
-
     def folder(self) -> Path:
         """The folder of its runs: typed, in the manifest, the program's default, or ``runs/…``."""
         return Path(self._runs.path)
@@ -76,7 +71,7 @@ class Target:
             UsageError: A setting is not one of the program.
         """
         extra = [token for key, value in settings.items() for token in self._tokens(key, value)]
-        if self.has_output:
+        if self._runs.is_setting:
             extra += self._spelled(
                 self._output.name if self._output else "output", self.inside(output)
             )
@@ -99,7 +94,7 @@ class Target:
         named = self._spelling.declared(key)
         if (
             key == OUTPUT
-            or (key == "output" and self.has_output)
+            or (key == "output" and self._runs.is_setting)
             or (named and named is self._output)
         ):
             raise UsageError(

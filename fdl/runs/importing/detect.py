@@ -25,7 +25,7 @@ from fdl.runs.importing.foreign import (
 from fdl.runs.run import read as is_run_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
 META = "meta.yaml"
 

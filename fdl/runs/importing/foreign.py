@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from fdl.base import plain_yaml
 from fdl.base.errors import FdlError
 from fdl.runs.metrics import as_number
 
@@ -125,21 +126,6 @@ def value_of(text: str) -> object:
     return float(text) if set(text) & set(".eE") else int(text)
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads YAML that names Python objects, without making them."""
-
-
-def _plain(loader: _Loader, _suffix: str, node: yaml.Node) -> object:
-    if isinstance(node, yaml.MappingNode):
-        return loader.construct_mapping(node, deep=True)
-    if isinstance(node, yaml.SequenceNode):
-        return loader.construct_sequence(node, deep=True)
-    return loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else None
-
-
-_Loader.add_multi_constructor("", _plain)
-
-
 def read_yaml(file: Path) -> dict[str, Any]:
     """A mapping from a YAML file; Python objects in it become plain values.
 
@@ -147,7 +133,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         UnreadableRunError: The file cannot be read, or is not a mapping.
     """
     try:
-        content = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a safe one
+        content = plain_yaml.load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as problem:
         raise UnreadableRunError(f"{file} cannot be read: {_first_line(problem)}") from None
     if content is None:

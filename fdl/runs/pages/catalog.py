@@ -8,13 +8,14 @@ import sqlite3
 import threading
 import time
 from contextlib import closing, suppress
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.base.cache_folder import cache_folder
 from fdl.base.files import read_ahead
 from fdl.runs.find import search
-from fdl.runs.metrics import Best, Metric, Metrics
+from fdl.runs.metrics import Metrics
 from fdl.runs.pages.rows import READ, listed, moment, row, signature
 from fdl.runs.run import RUNNING, Notes, Run, Setting
 from fdl.runs.step_files import StepFiles
@@ -125,8 +126,19 @@ class Entry:
 
     @cached_property
     def run(self) -> Run:
-        """The run for conditions, which are answered from the row."""
-        return _ReadRun(self._found, self.row)
+        """The run for conditions; its files are not read again, because the row has what they say.
+
+        Of each metric, conditions compare the lowest, the highest and the latest value.
+        """
+        run, row = copy(self._found), self.row
+        rows = [
+            {name: float(one[key]) for name, one in row["metrics"].items() if one[key] is not None}
+            for key in ("min", "max", "latest")
+        ]
+        run.metrics = Metrics(list(row["metrics"]), [row["epochs"]] * 3, rows.__getitem__)
+        run.settings = {name: Setting(*pair) for name, pair in row["config"].items()}
+        run.notes = Notes(tuple(row["tags"]), row["note"])
+        return run
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -136,49 +148,6 @@ class Entry:
 
 def _grown(run: Run) -> tuple[int, ...]:
     return StepFiles.read(run.path).signature() if run.state == RUNNING else ()
-
-
-class _ReadRun(Run):
-    """A run whose files need not be read again: its row has what they say."""
-
-    def __init__(self, run: Run, row: dict[str, Any]) -> None:
-        super().__init__(run.path, run.record, run.problem)
-        self.state = run.state
-        self._row = row
-
-    @property
-    def epochs(self) -> int:
-        epochs: int = self._row["epochs"]
-        return epochs
-
-    @cached_property
-    def metrics(self) -> Metrics:
-        return _ReadMetrics(self._row["metrics"])
-
-    @cached_property
-    def settings(self) -> dict[str, Setting]:
-        return {name: Setting(*pair) for name, pair in self._row["config"].items()}
-
-    @cached_property
-    def notes(self) -> Notes:
-        return Notes(tuple(self._row["tags"]), self._row["note"])
-
-
-class _ReadMetrics(Metrics):
-    """What a condition compares of each metric, without the table."""
-
-    def __init__(self, measured: dict[str, dict[str, Any]]) -> None:
-        super().__init__(list(measured), [])
-        self._measured = measured
-
-    def latest(self) -> dict[str, float]:
-        known = {name: one["latest"] for name, one in self._measured.items()}
-        return {name: float(value) for name, value in known.items() if value is not None}
-
-    def best(self, metric: Metric) -> Best | None:
-        one = self._measured.get(metric.name, {})
-        value = one.get("max" if metric.higher else "min")
-        return None if value is None else Best(float(value), one["epoch"] or 0)
 
 
 class Changes(NamedTuple):

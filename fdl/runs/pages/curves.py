@@ -132,7 +132,7 @@ def _epoch_positions(
     line = _axis_line(files, axis)
     if line and marks:
         return line.read(marks.flipped().read(epochs))
-    seconds = [0.0 if math.isnan(one) else one for one in entry.metrics.seconds]
+    seconds = [0.0 if math.isnan(one) else one for one in entry.metrics.seconds()]
     if len(seconds) != len(epochs):
         return [math.nan] * len(epochs)
     ends = list(accumulate(seconds))

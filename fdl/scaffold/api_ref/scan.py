@@ -300,9 +300,8 @@ def _places(modules: Mapping[str, Module], package: str) -> dict[str, str]:
         f"{module.path}.{name}": target
         for file, module in modules.items()
         if "/__init__.py" in file
-        for name, one in module.members.items()
-        if not name.startswith("_")
-        and re.fullmatch(rf"{package}\.(.*\.)?{name}", target := getattr(one, "target_path", ""))
+        for name, target in module.imports.items()
+        if not name.startswith("_") and re.fullmatch(rf"{package}\.(.*\.)?{name}", target)
     }
     places: dict[str, str] = {}
     for place in sorted(exports, key=lambda path: (path.count("."), path)):
@@ -392,20 +391,16 @@ def _signature(one: Any, owner: str, fluent: Iterable[str] = ()) -> Signature:
     return Signature(one.name, f"{'async ' * ('async' in one.labels)}{sig}", **_texts(one))
 
 
-def _bases(entry: Entry, classes: Mapping[str, Entry], below: tuple[str, ...]) -> Iterator[Entry]:
-    """The bases that are classes of this package, nearest first."""
-    for base in entry.traits:
-        found = classes.get(base.partition("[")[0].rpartition(".")[2])
-        if found is not None and found.name not in below:
-            yield from (found, *_bases(found, classes, (*below, found.name)))
-
-
-def _with_inherited(entry: Entry, classes: Mapping[str, Entry]) -> Entry:
+def _with_inherited(entry: Entry, classes: Mapping[str, Entry], below: Iterable[str] = ()) -> Entry:
+    """The entry with the methods of its bases in this package, the nearest first."""
     constructors = [one.name for one in entry.constructors]
     methods = {one.name: one for one in entry.methods}
-    for base in _bases(entry, classes, (entry.name,)):
-        known = {*constructors, *methods}
-        methods |= {one.name: one for one in base.methods if one.name not in known}
+    for trait in entry.traits:
+        base = classes.get(trait.partition("[")[0].rpartition(".")[2])
+        if base is not None and base.name not in (*below, entry.name):
+            for one in _with_inherited(base, classes, (*below, entry.name)).methods:
+                if one.name not in constructors:
+                    methods.setdefault(one.name, one)
     return replace(entry, methods=tuple(methods.values()))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 
 from fdl.base.errors import UsageError
-from fdl.base.output import Palette, json_text
+from fdl.base.output import Palette, versioned
 from fdl.base.suggest import nearest
 from fdl.scaffold.api_ref.scan import Entry, Reference, Signature, module_of
 
@@ -19,30 +20,26 @@ class Name:
 
     Attributes:
         path: The shortest dotted path: ``flodl.Trainer``, ``flodl.Trainer.builder``.
+        home: The path in the module that defines it: ``flodl.train.trainer.Trainer``.
         entry: The entry that describes it.
         signature: The function or method; None for a class.
     """
 
     path: str
+    home: str
     entry: Entry
     signature: Signature | None = None
 
     @property
     def doc(self) -> str:
         """First line of its docstring."""
-        return self.entry.doc if self.signature is None else self.signature.doc
+        return (self.signature or self.entry).doc
 
     @property
     def is_public(self) -> bool:
         """Whether the package, or a package directly in it, exports it."""
-        module, _, _ = self.path.rpartition(".")
-        is_exported = module != self.home or self.entry.file.endswith("/__init__.py")
-        return is_exported and module.count(".") < 2
-
-    @property
-    def home(self) -> str:
-        """The module that defines it."""
-        return module_of(self.entry.file)
+        is_exported = self.path != self.home or self.entry.file.endswith("/__init__.py")
+        return is_exported and self.path.count(".") <= 2
 
     @property
     def alone(self) -> Entry:
@@ -53,11 +50,9 @@ class Name:
         return replace(self.entry, constructors=(), builder_methods=(), methods=one, examples=())
 
     def answers(self, typed: str) -> bool:
-        """Whether a name or a dotted path means this one; any module around it will do."""
-        if typed == self.path or self.path.endswith(f".{typed}"):
-            return True
-        module, _, name = typed.rpartition(".")
-        return name == self.path.rpartition(".")[2] and f".{module}." in f".{self.home}."
+        """Whether one of its paths has the words of a name in their order, and the same end."""
+        words = r"\.(.+\.)?".join(map(re.escape, typed.split(".")))
+        return any(re.fullmatch(rf"(.+\.)?{words}", path) for path in (self.path, self.home))
 
 
 def public(reference: Reference) -> list[Name]:
@@ -67,7 +62,7 @@ def public(reference: Reference) -> list[Name]:
 
 
 def select(reference: Reference, typed: str) -> list[Name]:
-    """What a name means: public names, else others, else members, else all of a module.
+    """What a name means: public names, else others, else all of a module, else members.
 
     It may be ``Trainer``, ``flodl.nn.Adam``, ``Trainer.builder``, or a module: ``flodl.nn``. A
     method alone, ``early_stop``, means those of all public classes.
@@ -76,18 +71,17 @@ def select(reference: Reference, typed: str) -> list[Name]:
         UsageError: There is nothing of this name.
     """
     names, shown = list(_names(reference)), public(reference)
-    owner, dot, name = typed.rpartition(".")
     for found in (
         [one for one in shown if one.answers(typed)],
         [one for one in names if one.answers(typed)],
-        [one for one in _siblings(shown, typed) if one.path.endswith(f".{name}")],
-        [one for one in _siblings(names, typed) if one.path.endswith(f".{name}")],
-        [one for one in shown if f"{one.home}.".startswith(f"{typed}.")],
-        [one for one in _of(shown) if one.path.endswith(f".{typed}")],
+        [one for one in shown if one.home.startswith(f"{typed}.")],
+        [one for one in _members(shown) if one.answers(typed)],
+        [one for one in _members(names) if one.answers(typed)],
     ):
         if found:
             return found
-    known = _siblings(names, typed)
+    owner, dot, name = typed.rpartition(".")
+    known = _members(one for one in names if dot and one.answers(owner))
     near = nearest(name, [one.path.rpartition(".")[2] for one in known or shown])
     raise UsageError(
         f"there is no `{typed}` in {reference.package} {reference.version}",
@@ -99,42 +93,30 @@ def select(reference: Reference, typed: str) -> list[Name]:
 
 def _names(reference: Reference) -> Iterator[Name]:
     for entry in reference.entries:
+        module = module_of(entry.file)
         if entry.is_class:
-            yield Name(f"{entry.module}.{entry.name}", entry)
+            yield Name(f"{entry.module}.{entry.name}", f"{module}.{entry.name}", entry)
             continue
         for one in entry.methods:
             # A function that another module exports has that module before its name.
             path = one.sig.removeprefix("async ").partition("(")[0]
-            yield Name(path if "." in path else f"{entry.module}.{path}", entry, one)
+            path = path if "." in path else f"{module}.{path}"
+            yield Name(path, f"{module}.{one.name}", entry, one)
 
 
-def _siblings(names: list[Name], typed: str) -> list[Name]:
-    """The members of the classes that stand before the last dot."""
-    owner, dot, _ = typed.rpartition(".")
-    return _of([one for one in names if dot and one.answers(owner)])
-
-
-def _of(classes: list[Name]) -> list[Name]:
-    """The members of classes."""
+def _members(names: Iterable[Name]) -> list[Name]:
+    """The members of the classes among some names."""
     return [
-        Name(f"{one.path}.{member.name}", one.entry, member)
-        for one in classes
-        if one.entry.is_class
+        Name(f"{one.path}.{member.name}", f"{one.home}.{member.name}", one.entry, member)
+        for one in names
+        if one.signature is None
         for member in (*one.entry.constructors, *one.entry.methods)
     ]
 
 
-SCHEMA_VERSION = 1
-
-
-def as_json(version: str, entries: Sequence[Entry]) -> str:
+def as_json(version: str, entries: Iterable[Entry]) -> str:
     """One document: ``schema_version``, ``version`` and ``types``, an object per entry."""
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "version": version,
-        "types": [asdict(entry) for entry in entries],
-    }
-    return json_text(document)
+    return versioned({"version": version, "types": [asdict(entry) for entry in entries]})
 
 
 def as_list(names: Sequence[Name], palette: Palette) -> str:

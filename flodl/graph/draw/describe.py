@@ -10,7 +10,7 @@ from torch import nn
 from fdl.base.units import counted
 from flodl.graph.base import GraphBase
 from flodl.graph.draw.diagram import Box, Diagram, Edge, weigh
-from flodl.graph.draw.style import Line, Role, Shape, role_of, shape_of
+from flodl.graph.draw.style import Line, Role, Shape, role_of
 from flodl.graph.profile import Profiled
 from flodl.graph.topology import (
     ENTRY,
@@ -91,7 +91,7 @@ def _box(place: _Place, operation: Operation, module: nn.Module | None, profiled
         id=place.id,
         kind="" if module is None else _kind(module),
         path=place.path,
-        shape=shape_of(role),
+        shape=role.shape,
         role=role,
         weight=weigh(module),
         name=(module.label or "") if isinstance(module, GraphBase) else "",

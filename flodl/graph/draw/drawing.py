@@ -36,8 +36,9 @@ def svg(
 
 
 def unfolding(graph: GraphBase) -> str:
-    """Return the drawing as HTML, with boxes that unfold."""
-    return fragment(describe(graph))
+    """Return HTML: everything closed, and below it one ``<details>`` per composite."""
+    parts = _parts(describe(graph))
+    return "\n".join(['<div class="flodl-drawing">', *parts, "</div>"])
 
 
 def render(source: str) -> bytes:
@@ -68,13 +69,8 @@ def render(source: str) -> bytes:
     return done.stdout
 
 
-def fragment(diagram: Diagram) -> str:
-    """Return the diagram with everything closed, and below it one ``<details>`` per composite."""
-    return "\n".join(['<div class="flodl-drawing">', *_parts(diagram), "</div>"])
-
-
 def _parts(diagram: Diagram) -> Iterator[str]:
-    yield svg_source(closed(diagram)).rstrip()
+    yield svg_source(_prune(diagram, 1, set())).rstrip()
     for box in diagram.boxes:
         if box.inside is not None:
             name = box.id.rpartition("/")[2]
@@ -106,11 +102,6 @@ def opened(diagram: Diagram, depth: int, expand: Iterable[str]) -> Diagram:
     wanted = list(expand)
     ids = _find(diagram, wanted) if wanted else set()
     return _prune(diagram, depth, ids)
-
-
-def closed(diagram: Diagram) -> Diagram:
-    """The same diagram with every composite closed."""
-    return _prune(diagram, 1, set())
 
 
 def _prune(diagram: Diagram, depth: int, ids: set[str]) -> Diagram:

@@ -34,37 +34,29 @@ class Shape(Enum):
 
 
 class Role(Enum):
-    """The purpose of a node; decides its fill."""
+    """The purpose of a node; decides its fill and its outline.
 
-    INPUT = "input"
-    OUTPUT = "output"
-    STATE = "state"
-    MERGE = "merge"
-    MAP = "map"
-    LOOP = "loop"
-    ROUTER = "router"
-    ACTIVATION = "activation"
-    NORM = "norm"
-    OTHER = "module"
+    Attributes:
+        word: Its name in a legend.
+        fill: The colour of its boxes, ``#rrggbb``.
+        shape: Their outline.
+    """
 
-    @property
-    def fill(self) -> str:
-        """The colour of its boxes, ``#rrggbb``."""
-        return _FILLS[self]
+    INPUT = "input", "#aed6f1", Shape.INPUT
+    OUTPUT = "output", "#a9dfbf", Shape.OUTPUT
+    STATE = "state", "#f9e79f", Shape.DIAMOND
+    MERGE = "merge", "#d5dbdb", Shape.CIRCLE
+    MAP = "map", "#a9cce3", Shape.MAP
+    LOOP = "loop", "#d7bde2", Shape.LOOP
+    ROUTER = "router", "#f5cba7", Shape.DIAMOND
+    ACTIVATION = "activation", "#fdebd0", Shape.ELLIPSE
+    NORM = "norm", "#d5f5e3", Shape.BOX
+    OTHER = "module", "#eaecee", Shape.BOX
 
-
-_FILLS = {
-    Role.INPUT: "#aed6f1",
-    Role.OUTPUT: "#a9dfbf",
-    Role.STATE: "#f9e79f",
-    Role.MERGE: "#d5dbdb",
-    Role.MAP: "#a9cce3",
-    Role.LOOP: "#d7bde2",
-    Role.ROUTER: "#f5cba7",
-    Role.ACTIVATION: "#fdebd0",
-    Role.NORM: "#d5f5e3",
-    Role.OTHER: "#eaecee",
-}
+    def __init__(self, word: str, fill: str, shape: Shape) -> None:
+        self.word = word
+        self.fill = fill
+        self.shape = shape
 
 
 class Line(Enum):
@@ -113,20 +105,6 @@ def role_of_module(module: nn.Module | None) -> Role:
     if isinstance(module, _ACTIVATIONS):
         return Role.ACTIVATION
     return Role.NORM if isinstance(module, _NORMS) else Role.OTHER
-
-
-def shape_of(role: Role) -> Shape:
-    """The outline of a role."""
-    return {
-        Role.INPUT: Shape.INPUT,
-        Role.OUTPUT: Shape.OUTPUT,
-        Role.STATE: Shape.DIAMOND,
-        Role.ROUTER: Shape.DIAMOND,
-        Role.MERGE: Shape.CIRCLE,
-        Role.MAP: Shape.MAP,
-        Role.LOOP: Shape.LOOP,
-        Role.ACTIVATION: Shape.ELLIPSE,
-    }.get(role, Shape.BOX)
 
 
 _COLD, _WARM, _HOT = (0x27, 0xAE, 0x60), (0xF3, 0x9C, 0x12), (0xE7, 0x4C, 0x3C)

@@ -172,7 +172,7 @@ def _legend(diagram: Diagram) -> Iterator[tuple[str, str]]:
     roles = {box.role for box in boxes if box.heat is None}
     for role in Role:
         if role in roles:
-            yield role.value, f'<rect class="o" y="-5" width="20" height="10" fill="{role.fill}"/>'
+            yield role.word, f'<rect class="o" y="-5" width="20" height="10" fill="{role.fill}"/>'
     texts = {Line.REFERENCE: "reference", Line.STATE: "from the last call"}
     for line, text in texts.items():
         if any(edge.line is line for part in drawn for edge in part.edges):

@@ -16,29 +16,20 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from flodl.hf.config import EncoderConfig, config_of, parse_object
+from flodl.hf.config import EncoderConfig as EncoderConfig, config_of, parse_object
 from flodl.hf.errors import UnsupportedModelError
-from flodl.hf.families.albert import Albert, AlbertConfig
-from flodl.hf.families.bert import Bert, BertConfig
-from flodl.hf.families.deberta import DebertaV2, DebertaV2Config
-from flodl.hf.families.distilbert import DistilBert, DistilBertConfig
+from flodl.hf.families.albert import Albert, AlbertConfig as AlbertConfig
+from flodl.hf.families.bert import Bert, BertConfig as BertConfig
+from flodl.hf.families.deberta import DebertaV2, DebertaV2Config as DebertaV2Config
+from flodl.hf.families.distilbert import DistilBert, DistilBertConfig as DistilBertConfig
 from flodl.hf.families.family import Family
-from flodl.hf.families.modernbert import ModernBert, ModernBertConfig
-from flodl.hf.families.roberta import Roberta, RobertaConfig, XLMRoberta, XLMRobertaConfig
-
-__all__ = [
-    "FAMILIES",
-    "AlbertConfig",
-    "AutoConfig",
-    "BertConfig",
-    "DebertaV2Config",
-    "DistilBertConfig",
-    "EncoderConfig",
-    "ModernBertConfig",
-    "RobertaConfig",
-    "XLMRobertaConfig",
-    "family_of",
-]
+from flodl.hf.families.modernbert import ModernBert, ModernBertConfig as ModernBertConfig
+from flodl.hf.families.roberta import (
+    Roberta,
+    RobertaConfig as RobertaConfig,
+    XLMRoberta,
+    XLMRobertaConfig as XLMRobertaConfig,
+)
 
 _ALL: Final[tuple[Family[Any], ...]] = (
     Bert(),

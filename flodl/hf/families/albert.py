@@ -189,10 +189,4 @@ class Albert(Family[AlbertConfig]):
 
     def word_decoder(self, config: AlbertConfig) -> Parts:
         """A projection to the narrow table of words."""
-        decoder = Decoder(
-            (config.hidden_size, config.embedding_size),
-            config.vocab_size,
-            norm_eps=config.layer_norm_eps,
-            activate=config.hidden_act,
-        )
-        return (Part(decoder, "predictions"),)
+        return (Part(Decoder(config, config.embedding_size), "predictions"),)

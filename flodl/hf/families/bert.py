@@ -65,14 +65,7 @@ def _word_pieces(files: TokenizerFiles, names: Mapping[str, str]) -> Tokenizer:
 
 def below_cls(config: EncoderConfig, table: int) -> nn.Module:
     """The decoder of words of BERT, below ``cls``; its table may be narrower than the layers."""
-    decoder = Decoder(
-        (config.hidden_size, table),
-        config.vocab_size,
-        norm_eps=config.layer_norm_eps,
-        activate=config.hidden_act,
-        dense="transform.dense",
-        norm="transform.LayerNorm",
-    )
+    decoder = Decoder(config, table, dense="transform.dense", norm="transform.LayerNorm")
     return Named("predictions", decoder)
 
 

@@ -418,20 +418,13 @@ class DebertaV2(Family[DebertaV2Config]):
 
     def row_classifier(self, config: DebertaV2Config) -> Parts:
         """A pooler and a projection."""
-        width = config.hidden_size
-        pooler = Pooler(width, config.pooler_dropout, config.pooler_hidden_act)
-        last = classifier(width, config.num_labels, config.classifier_dropout)
+        pooler = Pooler(config.hidden_size, config.pooler_dropout, config.pooler_hidden_act)
+        last = classifier(config, config.classifier_dropout)
         return Part(pooler, "pooler"), *last
 
     def word_decoder(self, config: DebertaV2Config) -> Parts:
         """The head of BERT, or the newer one, which decodes with the table of words."""
         if config.legacy:
             return (Part(below_cls(config, config.embedding_size), "cls"),)
-        width = config.hidden_size
-        decoder = Decoder(
-            (width, width),
-            config.vocab_size,
-            norm_eps=config.layer_norm_eps,
-            activate=config.hidden_act,
-        )
+        decoder = Decoder(config, config.hidden_size)
         return (Part(Named("lm_head", decoder), "lm_predictions"),)

@@ -109,7 +109,7 @@ class DistilBert(Family[DistilBertConfig]):
             Part(first_token),
             Part(nn.Linear(width, width), "pre_classifier"),
             Part(nn.ReLU()),
-            *classifier(width, config.num_labels, config.seq_classif_dropout),
+            *classifier(config, config.seq_classif_dropout),
         )
 
     def span_finder(self, config: DistilBertConfig) -> Parts:

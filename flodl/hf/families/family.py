@@ -23,22 +23,28 @@ MASK: Final = "attention_mask"
 TYPES: Final = "token_type_ids"
 
 
-def framed(files: TokenizerFiles, first: str, end: str, tokenizer: Tokenizer) -> Any:  # noqa: ARG001
-    """The step that puts special tokens around a text and around a pair."""
-    return template(tokenizer, first, end, between=1, second=1)
+Frame = Callable[[TokenizerFiles, str, str, "Tokenizer"], Any]
+"""Makes the step that puts a first and a last token around a text and around a pair."""
 
 
-def template(tokenizer: Tokenizer, first: str, end: str, *, between: int, second: int) -> Any:
-    """The same step, with a number of tokens between two texts and the segment of the second."""
-    return need("tokenizers").processors.TemplateProcessing(
-        single=[f"{first}:0", "$A:0", f"{end}:0"],
-        pair=[
-            *(f"{first}:0", "$A:0"),
-            *[f"{end}:0"] * between,
-            *(f"$B:{second}", f"{end}:{second}"),
-        ],
-        special_tokens=[(one, tokenizer.token_to_id(one)) for one in (first, end)],
-    )
+def framing(*, between: int = 1, second: int = 1) -> Frame:
+    """The usual frame, with a number of tokens between two texts and the segment of the second."""
+
+    def framed(files: TokenizerFiles, first: str, end: str, tokenizer: Tokenizer) -> Any:  # noqa: ARG001
+        return need("tokenizers").processors.TemplateProcessing(
+            single=[f"{first}:0", "$A:0", f"{end}:0"],
+            pair=[
+                *(f"{first}:0", "$A:0"),
+                *[f"{end}:0"] * between,
+                *(f"$B:{second}", f"{end}:{second}"),
+            ],
+            special_tokens=[(one, tokenizer.token_to_id(one)) for one in (first, end)],
+        )
+
+    return framed
+
+
+_USUAL: Final = framing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ class Words:
     settings: tuple[str, ...]
     mask_takes_space: bool = False
     framed_by_cls: bool = False
-    frame: Callable[[TokenizerFiles, str, str, Tokenizer], Any] = framed
+    frame: Frame = _USUAL
 
 
 class Family(Generic[C]):
@@ -107,7 +113,7 @@ class Family(Generic[C]):
 
     def embeddings(self, config: C) -> nn.Module:
         """The module that turns ids into vectors."""
-        return Embeddings(config, width=config.hidden_size)
+        return Embeddings(config, width=config.hidden_size, offset_positions=self.offset_positions)
 
     def encoder(self, config: C) -> nn.Module:
         """The module with all layers."""
@@ -134,8 +140,7 @@ class Family(Generic[C]):
 
     def token_classifier(self, config: C) -> Parts:
         """The head for one label per token: ``[B, S, labels]``."""
-        dropout: float = getattr(config, self.token_dropout)
-        return classifier(config.hidden_size, config.num_labels, dropout)
+        return classifier(config, getattr(config, self.token_dropout))
 
     def span_finder(self, config: C) -> Parts:
         """The head for the start and the end of an answer: ``[B, S, 2]``."""

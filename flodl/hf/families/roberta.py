@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from flodl.hf.config import EncoderConfig
 from flodl.hf.config_fields import rate, refusal, whole
 from flodl.hf.errors import CheckpointFormatError, need
-from flodl.hf.families.family import Family, Words, template
+from flodl.hf.families.family import Family, Words, framing
 from flodl.hf.layers.activations import dropout
-from flodl.hf.layers.encoder import Decoder, Embeddings, Part, Parts, first_token
+from flodl.hf.layers.encoder import Decoder, Part, Parts, first_token
 from flodl.hf.text.files import TokenizerFiles, flag, reading
 from flodl.hf.text.sentencepiece import PieceKind, sentence_pieces, unigram
 
@@ -166,15 +166,6 @@ def _sentence_pieces(files: TokenizerFiles, names: Mapping[str, str]) -> Tokeniz
     return unigram(files, model, pieces, 3, [], by_words=True)
 
 
-def _framed_without_segments(
-    files: TokenizerFiles,  # noqa: ARG001
-    first: str,
-    end: str,
-    tokenizer: Tokenizer,
-) -> Any:
-    return template(tokenizer, first, end, between=2, second=0)
-
-
 # --- Models ------------------------------------------------------------------------------------
 
 
@@ -218,10 +209,6 @@ class Roberta(Family[_RobertaFamily]):
         frame=_framed,
     )
 
-    def embeddings(self, config: _RobertaFamily) -> nn.Module:
-        """Words, positions that begin after the id of padding, and one segment."""
-        return Embeddings(config, width=config.hidden_size, offset_positions=True)
-
     def row_classifier(self, config: _RobertaFamily) -> Parts:
         """A head of two layers for the first token."""
         head = ClassificationHead(config.hidden_size, config.num_labels, config.classifier_dropout)
@@ -229,15 +216,8 @@ class Roberta(Family[_RobertaFamily]):
 
     def word_decoder(self, config: _RobertaFamily) -> Parts:
         """A projection, then the table of words."""
-        width = config.hidden_size
         # Always the exact gelu, independent of the activation of the layers.
-        decoder = Decoder(
-            (width, width),
-            config.vocab_size,
-            norm_eps=config.layer_norm_eps,
-            activate="gelu",
-            norm="layer_norm",
-        )
+        decoder = Decoder(config, config.hidden_size, activate="gelu", norm="layer_norm")
         return (Part(decoder, "lm_head"),)
 
 
@@ -251,5 +231,5 @@ class XLMRoberta(Roberta):
         _sentence_pieces,
         ("add_prefix_space",),
         mask_takes_space=True,
-        frame=_framed_without_segments,
+        frame=framing(between=2, second=0),
     )

@@ -301,9 +301,6 @@ class Encoder(NamedInputModule):
 # --- Heads -----------------------------------------------------------------------------------
 
 
-Widths = tuple[int, int]
-
-
 def first_token(states: Tensor) -> Tensor:
     """``[B, S, H]`` to ``[B, H]``: the state of the first token of every row."""
     return states[:, 0]
@@ -377,19 +374,19 @@ class Part(NamedTuple):
 Parts: TypeAlias = tuple[Part, ...]
 
 
-def classifier(width: int, labels: int, dropout: float) -> Parts:
+def classifier(config: EncoderConfig, dropout: float) -> Parts:
     """Dropout and the projection to the classes."""
-    return Part(nn.Dropout(dropout)), Part(nn.Linear(width, labels), "classifier")
+    last = nn.Linear(config.hidden_size, config.num_labels)
+    return Part(nn.Dropout(dropout)), Part(last, "classifier")
 
 
 class Decoder(nn.Module):
     """Turns states into a score per word, with a table of words, usually that of the encoder.
 
     Args:
-        widths: H and the width of the table.
-        vocab: V.
-        norm_eps: Epsilon of the LayerNorm.
-        activate: Name of the activation.
+        config: Number of words, width of the states and the LayerNorm.
+        table: The width of the table.
+        activate: Name of the activation; None for that of the layers.
         dense: Name of the first projection.
         norm: Name of the LayerNorm.
 
@@ -401,20 +398,19 @@ class Decoder(nn.Module):
 
     def __init__(
         self,
-        widths: Widths,
-        vocab: int,
+        config: EncoderConfig,
+        table: int,
         *,
-        norm_eps: float,
-        activate: str,
+        activate: str | None = None,
         dense: str = "dense",
         norm: str = "LayerNorm",
     ) -> None:
         super().__init__()
-        place(self, dense, nn.Linear(*widths))
-        place(self, norm, nn.LayerNorm(widths[1], eps=norm_eps))
-        self.decoder = nn.Linear(widths[1], vocab)
+        place(self, dense, nn.Linear(config.hidden_size, table))
+        place(self, norm, nn.LayerNorm(table, eps=config.layer_norm_eps))
+        self.decoder = nn.Linear(table, config.vocab_size)
         self.bias = nn.Parameter(self.decoder.bias.detach().clone())
-        self.activation = ACTIVATIONS[activate]
+        self.activation = ACTIVATIONS[activate or config.hidden_act]
         self.dense_name, self.norm_name = dense, norm
 
     def forward(self, states: Tensor) -> Tensor:

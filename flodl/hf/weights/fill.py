@@ -22,7 +22,7 @@ from flodl.hf.config import EncoderConfig
 from flodl.hf.errors import CheckpointMismatchError, first_of
 from flodl.hf.layers.initial import fresh
 from flodl.hf.weights import keys
-from flodl.hf.weights.keys import Place, Slot, primary, put, put_apart, slots_of
+from flodl.hf.weights.keys import Place, Slot, primary, put, slots_of
 from flodl.hf.weights.stored import FLOATS, TORCH_DTYPES, StoredFiles, promoted, same_bytes
 from flodl.log import verbose, warning
 
@@ -140,7 +140,7 @@ def fill(
     _place(parts, compute, None if device is None else select_device(device))
     _warn_of_non_finite(parts, stored.where)
     for part in parts:
-        (put_apart if part.is_apart else put)(part.places, part.tensor)
+        put(part.places, part.tensor, apart=part.is_apart)
     graph.__dict__["load_report"] = report
     _tell(report, stored.where, config, wanted)
     if wanted in (torch.bfloat16, torch.float16):

@@ -302,11 +302,12 @@ def primary(names: Sequence[str]) -> str:
     return names[0]
 
 
-def put(places: tuple[Place, ...], tensor: Tensor) -> None:
+def put(places: tuple[Place, ...], tensor: Tensor, *, apart: bool = False) -> None:
     """Make ``tensor`` the parameter or buffer at all these places, one object for all.
 
     A parameter with storage keeps its object, because an optimizer may hold it, and gets the new
-    data. A parameter on the meta device is replaced.
+    data. A parameter on the meta device is replaced, and so is one that other places share when
+    these should be apart from them.
     """
     first = places[0]
     old = first.owner._parameters.get(first.name)
@@ -314,19 +315,10 @@ def put(places: tuple[Place, ...], tensor: Tensor) -> None:
         for place in places:
             place.owner._buffers[place.name] = tensor
         return
-    if not old.is_meta:
+    if not old.is_meta and not apart:
         old.data = tensor
         torch.autograd.graph.increment_version(old)
         return
     new = nn.Parameter(tensor, requires_grad=old.requires_grad)
-    for place in places:
-        place.owner._parameters[place.name] = new
-
-
-def put_apart(places: tuple[Place, ...], tensor: Tensor) -> None:
-    """Like :meth:`put`, for places that shared a parameter with others and no longer should."""
-    first = places[0]
-    old = first.owner._parameters[first.name]
-    new = nn.Parameter(tensor, requires_grad=old is None or old.requires_grad)
     for place in places:
         place.owner._parameters[place.name] = new

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from flodl.checkpoint.header import (
+    DTYPES,
     MAX_HEADER,
     PREFIX_BYTES,
     StoredTensor,
@@ -25,18 +26,8 @@ from flodl.checkpoint.header import (
 from flodl.hf.errors import CheckpointFormatError, need
 from flodl.hf.source import WeightFiles, shards_of
 
-TORCH_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
+_KINDS = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL")
+TORCH_DTYPES = {name: DTYPES[name] for name in _KINDS}
 """The types that a module can have, by their names in files."""
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """The types that a weight can have."""

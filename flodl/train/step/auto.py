@@ -16,7 +16,16 @@ from flodl import log
 from flodl.train.step.capturing import captures_on, refusal_beside_plain_steps
 from flodl.train.step.decision import Decision, decision_key, stored_decision
 from flodl.train.step.halves import first_line
-from flodl.train.step.trials import Gain, Taken, doubt, gain, measure, median_of_steps, step_clock
+from flodl.train.step.trials import (
+    Gain,
+    Taken,
+    doubt,
+    gain,
+    measure,
+    measure_shared,
+    median_of_steps,
+    step_clock,
+)
 from flodl.train.step.tuned import TunedEngine
 from flodl.train.step.tuning import (
     Tuning,
@@ -39,6 +48,9 @@ _FIRST = 5
 
 _WAITS = 0.1
 """A training that waits for a core in more than this part of the time shares its machine."""
+
+_SOON, _WAITS_SOON = 0.05, 0.25
+"""The same is clear after so many seconds if it waits for more than this part."""
 
 
 @final
@@ -313,24 +325,57 @@ class AutoEngine(TunedEngine):
 
     def _trials(self) -> Steps[None]:
         """Try all candidates, one after the other."""
-        yield from median_of_steps(2)  # they allocate, and make the optimizer's state
-        waited = waited_seconds()
-        self._plain_seconds = self._seconds = yield from median_of_steps(_FIRST)
-        busy = (waited_seconds() - waited) / (_FIRST * self._seconds) > _WAITS
+        shared = yield from self._plain_steps()
         if self._left() < self._policy.least_seconds:
             self._notes["none"] = f"{format_duration(self._left())} left: nothing would pay"
             self._decide(Tuning(), at_most=self._steps)
             return
         best = Tuning()
         found = self.candidates()
-        if busy:  # there a step with too many threads takes two to ten times as long
-            found.sort(key=lambda one: "threads" not in one.change)
+        if shared:
+            for one in (one for one in found if "threads" in one.change):
+                best = yield from self._give_way(one, best)
         for candidate in found:
-            short = self._plain_seconds <= self._policy.short_step
-            if "threads" not in candidate.change or busy or short:
+            if "threads" not in candidate.change or (
+                not shared and self._plain_seconds <= self._policy.short_step
+            ):
                 best = yield from self._try(candidate, best)
         self.use(best)
         self._decide(best)
+
+    def _plain_steps(self) -> Steps[bool]:
+        """Measure a plain step; return whether other programs use the machine.
+
+        If they do, plain steps may take many times as long, so as few as possible are made.
+        """
+        waited, spent = waited_seconds(), 0.0
+        for _ in range(2):  # they allocate, and make the optimizer's state
+            taken = yield
+            if self._device.type == "cpu":
+                self._plain_seconds = self._seconds = float(taken.seconds)
+                spent += self._seconds
+            if spent > _SOON and waited_seconds() - waited > _WAITS_SOON * spent:
+                return True
+        waited = waited_seconds()
+        self._plain_seconds = self._seconds = yield from median_of_steps(_FIRST)
+        return waited_seconds() - waited > _WAITS * _FIRST * self._seconds
+
+    def _give_way(self, candidate: Candidate, best: Tuning) -> Steps[Tuning]:
+        """Use fewer threads, unless all of them are faster although others use the machine."""
+        fewer = replace(best, **candidate.change)
+        found = yield from measure_shared(self, best, fewer, budget=self._budget())
+        self._cost += found.cost
+        if math.isinf(found.ratio):
+            self._notes[candidate.name] = "the program sets the number of threads"
+            return best
+        self._notes[candidate.name] = f"{found.ratio:.3f}x"
+        self._seconds = found.plain
+        if not best.threads:
+            self._plain_seconds = found.plain
+        if found.ratio - found.noise >= 1 + self._policy.gain:
+            return best
+        self._seconds *= found.ratio
+        return fewer
 
     def _try(self, candidate: Candidate, best: Tuning) -> Steps[Tuning]:
         """Measure a candidate, and return the better tuning."""

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from fdl.base.errors import LibtorchError
 from fdl.libtorch.prove import facts_of
 from fdl.libtorch.prove.binary import read
-from fdl.libtorch.prove.report import Missing, links
+from fdl.libtorch.prove.report import Links, Missing
 from tests.fdl.hardware.fake_nvml import without_nvidia
 from tests.fdl.prove.cuda import compile_library, container, embed, ptx, sass
 from tests.rows import each_row
@@ -59,7 +59,7 @@ def test_no_code_of_a_library_or_of_its_audit_library_runs(tmp_path):
     )
     source = written(tmp_path, "begun.cpp", text + begun)
     file = compile_library(tmp_path / "libbegun.so", f"-Wl,--audit={audit}", source)
-    assert links([read(file)], {}).missing == ()
+    assert Links([read(file)], {}).missing == ()
     assert not ran.exists()
 
 
@@ -135,11 +135,11 @@ def test_what_is_needed_is_found_beside_on_run_paths_and_in_the_system(tmp_path)
     main = (lib / "libmain.so", "-Wl,--no-as-needed", hidden, beside, "-lm")
     # The older kind of run path also counts for what the libraries found there need.
     compile_library(*main, "-Wl,--disable-new-dtags,-rpath,$ORIGIN/../far")
-    assert links(facts_of(tmp_path).libraries, {}).missing == ()
+    assert Links(facts_of(tmp_path).libraries, {}).missing == ()
     compile_library(*main, "-Wl,--enable-new-dtags,-rpath,$ORIGIN/../far")
-    found = links(facts_of(tmp_path).libraries, {})
+    found = Links(facts_of(tmp_path).libraries, {})
     assert found.missing == (Missing("libdeep.so", "libhidden.so", essential=True),)
-    assert links(facts_of(tmp_path).libraries, {"LD_LIBRARY_PATH": str(far)}).missing == ()
+    assert Links(facts_of(tmp_path).libraries, {"LD_LIBRARY_PATH": str(far)}).missing == ()
 
 
 @linux
@@ -151,7 +151,7 @@ def test_what_libtorch_does_not_load_itself_is_missed_less(tmp_path):
     compile_library(lib / "libtorch.so", source)
     compile_library(lib / "libtorch_cuda_linalg.so", "-Wl,--no-as-needed", gone)
     gone.unlink()
-    found = links(facts_of(tmp_path).libraries, {})
+    found = Links(facts_of(tmp_path).libraries, {})
     assert found.missing == (
         Missing("libcusolver.so.11", "libtorch_cuda_linalg.so", essential=False),
     )
@@ -167,9 +167,9 @@ def test_a_symbol_version_that_the_library_found_does_not_have_is_unmet(tmp_path
     older = written(tmp_path, "older", "KIT_1.0 { global: one; };")
     kit = compile_library(lib / "libkit.so", source, f"-Wl,--version-script={newer}")
     compile_library(lib / "libuser.so", user, kit)
-    assert links(facts_of(tmp_path).libraries, {}).unmet == ()
+    assert Links(facts_of(tmp_path).libraries, {}).unmet == ()
     compile_library(kit, source, f"-Wl,--version-script={older}")
-    (unmet,) = links(facts_of(tmp_path).libraries, {}).unmet
+    (unmet,) = Links(facts_of(tmp_path).libraries, {}).unmet
     assert (unmet.need.version, unmet.need.file) == ("KIT_2.0", "libkit.so")
     assert (unmet.needed_by, unmet.provider) == ("libuser.so", kit)
 
@@ -182,7 +182,7 @@ def test_libraries_of_the_nvidia_driver_are_not_missing_from_libtorch(tmp_path):
     lib.mkdir()
     compile_library(lib / "libuser.so", "-Wl,--no-as-needed", driver)
     driver.unlink()
-    found = links(facts_of(tmp_path).libraries, {})
+    found = Links(facts_of(tmp_path).libraries, {})
     assert (found.missing, found.driver) == ((), ("libnvcuvid.so.1",))
 
 
@@ -253,7 +253,7 @@ def test_a_mutated_library_never_crashes_the_reader(tmp_path, data):
     facts = facts_of(damaged.parent)
     (library,) = facts.libraries
     assert library.problem or library.format == "elf"
-    lost = {one.name for one in links(facts.libraries, {}).missing}
+    lost = {one.name for one in Links(facts.libraries, {}).missing}
     assert lost <= set(library.needed)
 
 

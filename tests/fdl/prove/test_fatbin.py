@@ -4,13 +4,13 @@ from struct import pack
 
 from hypothesis import example, given, strategies as st
 
-from fdl.libtorch.prove.binary import MAGIC, united, walk
+from fdl.libtorch.prove.binary import MAGIC, Section, united
 from fdl.libtorch.prove.facts import cuda_of
 from tests.fdl.prove.cuda import EXACT, FAMILY, LTO, container, entry, ptx, sass
 
 
 def read(section):
-    return walk(section, 0, len(section))
+    return Section(section, 0, len(section))
 
 
 def names(found):
@@ -52,7 +52,7 @@ def test_containers_are_counted_by_what_they_hold_and_padding_between_them_is_sk
 def test_a_section_in_the_middle_of_a_file_ends_where_it_ends():
     section = container(sass(80))
     file = b"before.." + section + container(sass(90))
-    found = walk(file, 8, 8 + len(section))
+    found = Section(file, 8, 8 + len(section))
     assert names(found) == ["sm_80"]
 
 
@@ -70,7 +70,7 @@ def test_the_mark_of_the_compiler_is_read_from_plain_code_only():
 
 def test_a_section_longer_than_the_file_is_damage_and_what_is_there_is_read():
     section = container(sass(80))
-    found = walk(section, 0, len(section) + 100)
+    found = Section(section, 0, len(section) + 100)
     assert names(found) == ["sm_80"]
     assert found.damage == (
         f"at offset {len(section)}: the section goes on for 100 bytes behind the file",
@@ -167,7 +167,7 @@ def test_mutated_sections_never_crash_the_reader(data):
         section[at] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(section)))
     begin = data.draw(st.integers(-5, len(section) + 5))
-    found = walk(bytes(section[:cut]), begin, len(section))
+    found = Section(bytes(section[:cut]), begin, len(section))
     assert all(10 <= 10 * i.architecture.major + i.architecture.minor < 1000 for i in found.images)
     assert len(found.damage) <= 9
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fdl.runs.trace import coverage, first_difference
+from fdl.runs.trace import Coverage, first_difference
 from fdl.runs.trace_file import read_trace
 from flodl import RunDirectory
 from flodl.ranks.group import Group
@@ -43,7 +43,7 @@ def test_two_ranks_against_two_and_three(ranks: Ranks, tmp_path: Path) -> None:
         for place, count in enumerate((2, 2, 3))
     )
     assert first_difference(one, other) is None
-    assert "rank 0 of 2" in coverage(one, other).sentence()
+    assert "rank 0 of 2" in Coverage(one, other).sentence()
     found = first_difference(one, third)
     assert found is not None
     assert (found.step, found.what, found.left, found.right) == (1, "data order", 2, 3)

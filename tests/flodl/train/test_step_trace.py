@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fdl.base.step_trace import MAGIC, TRACE, TraceFile, whole_length
-from fdl.runs.trace import coverage, first_difference
+from fdl.runs.trace import Coverage, first_difference
 from fdl.runs.trace_file import TraceError, order_digest as digest_by_fdl, permutation, read_trace
 from flodl import Callback, RunDirectory, Sampler, Trainer
 from flodl.data import Batch
@@ -202,7 +202,7 @@ def test_data_without_numbers_has_positions(tmp_path: Path) -> None:
     assert one.samples(0) is None
     assert not one.batch(STEPS).numbered
     assert first_difference(one, other) is None
-    assert "same samples" not in coverage(one, other).sentence()
+    assert "same samples" not in Coverage(one, other).sentence()
 
 
 def test_it_is_off_when_it_is_switched_off(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_it_is_off_when_it_is_switched_off(tmp_path: Path) -> None:
 def test_equal_runs_are_proved_equal(tmp_path: Path, plain: Seen) -> None:
     one, other = read_trace(plain.path), read_trace(train(tmp_path).path)
     assert first_difference(one, other) is None
-    proof = coverage(one, other)
+    proof = Coverage(one, other)
     assert (proof.first, proof.last, proof.weights[0], proof.weights[-1]) == (1, 22, 0, 22)
     assert proof.sentence().startswith(
         "In steps 1 to 22 both have the same samples in the same order, and the same loss"
@@ -228,7 +228,7 @@ def test_equal_runs_are_proved_equal(tmp_path: Path, plain: Seen) -> None:
 def test_a_longer_run_agrees_as_far_as_both_reach(tmp_path: Path, plain: Seen) -> None:
     one, other = read_trace(plain.path), read_trace(train(tmp_path, epochs=3).path)
     assert first_difference(one, other) is None
-    assert coverage(one, other).last == 2 * STEPS
+    assert Coverage(one, other).last == 2 * STEPS
 
 
 def draws_at(step: int) -> Callable[[int], object]:
@@ -327,7 +327,7 @@ def test_a_resumed_run_continues_the_trace_and_names_the_run(tmp_path: Path, pla
     assert (two.first, two.last, two.continues) == (6, 2 * STEPS, folder.name)
     assert [list(two.samples(n) or ()) for n in range(17)] == plain.samples[5:]
     assert first_difference(one, two) is None
-    assert coverage(one, two).first == 6
+    assert Coverage(one, two).first == 6
     # The beginning of the run that was cut agrees, too.
     assert first_difference(one, read_trace(folder)) is None
 

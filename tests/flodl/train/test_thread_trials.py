@@ -31,6 +31,7 @@ class Machine:
     def __init__(self) -> None:
         self.now = self.waited = 0.0
         self.use = "busy"
+        self.interrupted = 0
         self.numbers: list[int] = []
 
     def read_clock(self) -> float:
@@ -40,6 +41,8 @@ class Machine:
     def step(self, model: nn.Module, batch: Batch) -> Tensor:
         self.numbers.append(torch.get_num_threads())
         seconds = MILLISECONDS[self.use, self.numbers[-1]] / 1e3
+        if self.numbers[-1] == 2 and self.interrupted and len(self.numbers) % self.interrupted == 0:
+            seconds += 0.2
         self.now += seconds
         self.waited += seconds / 2 if self.use == "busy" else 0.0
         return model(batch["x"]).sum()
@@ -78,6 +81,13 @@ def test_a_busy_machine_is_noticed_and_shared_soon(machine):
     assert train(engine, 20) == 1
     assert engine.report()["trials"]["1 thread"].startswith("0.")
     assert machine.numbers.count(2) <= 14  # seven before the trial, and one block of it
+
+
+def test_steps_that_others_interrupt_count_though_most_steps_are_faster(machine, monkeypatch):
+    """On two busy cores most steps of two threads are a little faster; one in five waits long."""
+    monkeypatch.setitem(MILLISECONDS, ("busy", 2), 45.0)
+    machine.interrupted = 5
+    assert train(engine_on(machine, steps=1000), 200) == 1
 
 
 def test_nothing_is_tried_after_the_decision_in_this_run_and_in_later_ones(machine):
