@@ -101,7 +101,7 @@ class Case:
         if shown is None or found is None or found.is_example:
             return
         try:
-            _ = Project(found, write_cache=True).root
+            _ = Project(found, writes_cache=True).root
         except FdlError as problem:
             self.find(("config", "show"), f"accepted, then refused: {problem.message[:200]}")
             return

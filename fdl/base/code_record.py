@@ -11,7 +11,7 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, final
 
-from fdl.base.secrets import REDACTED, is_secret, is_secret_name, masked
+from fdl.base.secrets import REDACTED, is_secret, is_secret_name, masked, typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +104,7 @@ def redacted_source(text: str, suffix: str) -> str:
         name, value = match["name"], match["value"]
         quoted = value[-1] in "\"'"
         inside = value.strip("rbfuRBFU").strip("\"'") if quoted else value
-        if not (quoted or plain) or not is_secret(name, _typed(inside)):
+        if not (quoted or plain) or not is_secret(name, typed(inside)):
             return match[0]
         hidden = f'"{REDACTED}"' if quoted else REDACTED
         return f"{name}{match['between']}{hidden}"
@@ -212,10 +212,3 @@ def _new_file(git: _Git, name: str, path: Path) -> str:
     lines = redacted_source(text, path.suffix).splitlines()
     body = "".join(f"+{line}\n" for line in lines)
     return f"{head}--- /dev/null\n+++ b/{name}\n@@ -0,0 +1,{len(lines)} @@\n{body}"
-
-
-def _typed(text: str) -> object:
-    try:
-        return float(text)
-    except ValueError:
-        return text

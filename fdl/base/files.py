@@ -389,18 +389,6 @@ def open_bytes(path: Path) -> BinaryIO:
     return open(path, "rb", opener=_opener)
 
 
-def whole(stream: BinaryIO, errors: str = "strict") -> str:
-    """The text of an open file.
-
-    Raises:
-        OSError: It cannot be read, or is too large.
-        UnicodeDecodeError: It is not UTF-8.
-    """
-    if os.fstat(stream.fileno()).st_size > _MOST_TEXT:
-        raise OSError(errno.EFBIG, f"it is larger than {_MOST_TEXT >> 20} MiB", stream.name)
-    return stream.read().decode("utf-8", errors)
-
-
 def read_text(path: Path, errors: str = "strict") -> str:
     """The text of a regular file.
 
@@ -409,7 +397,9 @@ def read_text(path: Path, errors: str = "strict") -> str:
         UnicodeDecodeError: It is not UTF-8.
     """
     with open_bytes(path) as stream:
-        return whole(stream, errors)
+        if os.fstat(stream.fileno()).st_size > _MOST_TEXT:
+            raise OSError(errno.EFBIG, f"it is larger than {_MOST_TEXT >> 20} MiB", stream.name)
+        return stream.read().decode("utf-8", errors)
 
 
 def text_of(path: str | Path, errors: str = "replace") -> str:
@@ -483,10 +473,7 @@ def inside(root: str | Path, *names: str) -> str:
     place = top
     for part in rest:
         place = os.path.join(place, part)
-        if os.path.islink(place):
-            raise _refused(
-                place, f"it is a link to {os.readlink(place)}, and fdl follows no link here"
-            )
+        _refuse_link(place)
     return path
 
 

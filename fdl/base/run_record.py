@@ -97,11 +97,7 @@ def hand_over(folder: str, target: str) -> None:
 
 def moved_to(folder: str) -> str:
     """Where the run of a folder is instead; empty if it is here."""
-    try:
-        with open(os.path.join(folder, _MOVED), encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        return ""
+    return _text(os.path.join(folder, _MOVED))
 
 
 def come_back(folder: str) -> None:

@@ -133,12 +133,12 @@ def redact_tokens(argv: Sequence[str]) -> list[str]:
     for token in argv:
         name, equals, value = token.partition("=")
         if flag and not token.startswith("--"):
-            shown.append(REDACTED if is_secret(flag, _typed(token)) else masked(token))
+            shown.append(REDACTED if is_secret(flag, typed(token)) else masked(token))
             flag = ""
             continue
         # An assignment as in `env A_TOKEN=x` hides its value just as `--a-token=x` does.
         names = name.startswith("-") or name.isidentifier()
-        if equals and names and is_secret(name, _typed(value)):
+        if equals and names and is_secret(name, typed(value)):
             shown.append(f"{name}={REDACTED}")
         else:
             shown.append(masked(token))
@@ -176,7 +176,8 @@ def _is_whole_token(value: str) -> bool:
     return masked(value) == REDACTED
 
 
-def _typed(text: str) -> object:
+def typed(text: str) -> object:
+    """A text as a number, if it is one."""
     try:
         return float(text)
     except ValueError:

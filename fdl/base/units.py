@@ -18,28 +18,26 @@ def format_eta(seconds: float) -> str:
 
     Decimals are cut, not rounded: a countdown must not show a minute when less is left.
     """
-    if not math.isfinite(seconds) or seconds < 0:
-        return "—"
-    if seconds < 1:
-        return _milliseconds(seconds)
-    if seconds < 60:
-        return f"{_cut_to_tenths(seconds):.1f}".removesuffix(".0") + "s"
-    if seconds < 3600:
-        return f"{int(seconds) // 60}m {int(seconds) % 60:02d}s"
-    return f"{int(seconds) // 3600}h {int(seconds) % 3600 // 60:02d}m"
+    return _time(seconds, " ").replace(".0s", "s")
 
 
 def format_duration(seconds: float) -> str:
     """Format a duration: ``42ms``, ``1.2s``, ``2m05s``, ``3h12m``."""
+    return _time(seconds, "")
+
+
+def _time(seconds: float, gap: str) -> str:
+    """A time, with a gap between two units."""
     if not math.isfinite(seconds) or seconds < 0:
         return "—"
     if seconds < 1:
-        return _milliseconds(seconds)
+        return f"{min(999, round(seconds * 1000))}ms"
     if seconds < 60:
-        return f"{_cut_to_tenths(seconds):.1f}s"
+        # The small addend undoes a loss of the multiplication: 1.1 * 10 may be less than 11.
+        return f"{math.floor(seconds * 10 + 1e-9) / 10:.1f}s"
     if seconds < 3600:
-        return f"{int(seconds) // 60}m{int(seconds) % 60:02d}s"
-    return f"{int(seconds) // 3600}h{int(seconds) % 3600 // 60:02d}m"
+        return f"{int(seconds) // 60}m{gap}{int(seconds) % 60:02d}s"
+    return f"{int(seconds) // 3600}h{gap}{int(seconds) % 3600 // 60:02d}m"
 
 
 def format_bytes(count: float) -> str:
@@ -78,15 +76,6 @@ def printable(name: str) -> str:
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
         for char in name
     )
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{min(999, round(seconds * 1000))}ms"
-
-
-def _cut_to_tenths(seconds: float) -> float:
-    # The small addend undoes a loss of the multiplication: 1.1 * 10 may be less than 11.
-    return math.floor(seconds * 10 + 1e-9) / 10
 
 
 def duration(seconds: float | None) -> str:

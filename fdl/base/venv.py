@@ -1,9 +1,9 @@
-"""Programs and Python environments, found by their files.
+"""Programs, modules and Python environments, found by their files.
 
 Imported on the warm path: nothing beyond ``os`` and ``sys``.
 """
 
-# ruff: noqa: PTH100, PTH113, PTH118, PTH120, PTH208
+# ruff: noqa: PTH100, PTH113, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import os
@@ -11,7 +11,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 def locate(name: str, path: str, cwd: str) -> str | None:
@@ -86,17 +86,71 @@ def site_packages(prefix: str) -> list[str]:
     """The folders of installed packages of an environment; they need not exist."""
     if os.name == "nt":
         return [os.path.join(prefix, "Lib", "site-packages")]
+    from fdl.base.files import names
+
     lib = os.path.join(prefix, "lib")
     return [
         os.path.join(lib, name, "site-packages")
-        for name in listed(lib)
+        for name in names(lib)
         if name.startswith("python3")
     ]
 
 
-def listed(folder: str) -> list[str]:
-    """Names in a folder, sorted; none when it cannot be read."""
+def module_file(folders: Iterable[str], name: str, package: str = "__init__.py") -> str | None:
+    """The file of a module in the first folder that has it; of a package, this file in it."""
+    for folder in folders:
+        base = os.path.join(folder, *name.split("."))
+        for file in (f"{base}.py", os.path.join(base, package)):
+            if os.path.isfile(file):
+                return os.path.normpath(file)
+    return None
+
+
+_MOST_FILES = 100
+_MOST_BYTES = 16 << 20
+_BETWEEN = str.maketrans(",()", "   ")
+
+
+def content(file: str) -> bytes:
+    """The beginning of a file; empty if it cannot be read."""
     try:
-        return sorted(os.listdir(folder))
+        with open(file, "rb") as stream:
+            return stream.read(_MOST_BYTES)
     except OSError:
-        return []
+        return b""
+
+
+def with_imports(files: Iterable[str], folders: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Python files and the modules that they import, each with the beginning of its text.
+
+    A module is searched beside the file, then in the folders. Of many files, the first count.
+    """
+    waiting, seen = [*files], set[str]()
+    while waiting and len(seen) < _MOST_FILES:
+        file = waiting.pop(0)
+        if file in seen:
+            continue
+        seen.add(file)
+        text = content(file)
+        yield file, text
+        places = (os.path.dirname(file), *folders)
+        waiting += filter(None, (module_file(places, name) for name in _imported(text)))
+
+
+def _imported(text: bytes) -> Iterator[str]:
+    """The modules that a text imports, with the dots of relative ones taken off.
+
+    A parser of Python would take longer than the start of a program.
+    """
+    statement, is_open = "", False
+    for line in text.decode("utf-8", "replace").splitlines():
+        statement = f"{statement} {line}" if is_open else line
+        first, *rest = statement.translate(_BETWEEN).split() or [""]
+        is_open = first == "from" and "(" in statement and ")" not in statement
+        if first == "import":
+            yield from rest
+        elif first == "from" and len(rest) > 2 and not is_open:
+            package, _, *names = rest
+            package = package.lstrip(".")
+            yield package
+            yield from (f"{package}.{name}".lstrip(".") for name in names)

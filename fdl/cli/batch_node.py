@@ -49,7 +49,7 @@ def _run(asked: dict[str, Any]) -> int:
     if found is None:
         raise FdlError(f"there is no fdl.yml in {Path.cwd()} on this node, or above it")
     env = active_environment(invocation, found)
-    project = Project(found, env, write_cache=True, copies=True)
+    project = Project(found, env, writes_cache=True, copies=True)
     place = here(invocation.exported(), append=invocation.append)
     steps = steps_of(project, invocation.tokens, place)
     output.warnings(project.untold())

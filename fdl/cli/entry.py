@@ -108,7 +108,7 @@ def _dispatch(invocation: Invocation, host: Host | None) -> int:
     # A built-in command writes nothing, also if it leaves its name to a command of the project.
     acts = not (invocation.help or invocation.dry_run)
     writes = acts and invocation.tokens[0] not in built_in
-    project = Project(found, write_cache=writes) if found else None
+    project = Project(found, writes_cache=writes) if found else None
     invocation = _behind_environment(invocation, project, built_in)
     word = invocation.tokens[0] if invocation.tokens else ""
     if word == "version" and len(invocation.tokens) == 1 and not invocation.help:
@@ -118,7 +118,7 @@ def _dispatch(invocation: Invocation, host: Host | None) -> int:
 
         if not steps_back(word, project, invocation.tokens[1:]):
             return _built_in(invocation, host)
-        project = Project(found, write_cache=acts) if found else None
+        project = Project(found, writes_cache=acts) if found else None
     return _from_manifest(project, invocation, host)
 
 
@@ -258,7 +258,7 @@ def _carry_out(
     if project.examples:
         from fdl.plan.value import renamed
 
-        names = project.settle()
+        names = project.copy_examples()
         for step in steps:
             step.plan = renamed(step.plan, names)
     from fdl.run.execute import execute

@@ -5,7 +5,7 @@ written by another version or another program) counts as absent and is never an 
 """
 
 # pathlib would double the start-up time of a warm command.
-# ruff: noqa: PTH103, PTH107, PTH112, PTH116, PTH118, PTH120, PTH123
+# ruff: noqa: PTH103, PTH107, PTH112, PTH116, PTH118, PTH123
 from __future__ import annotations
 
 import os
@@ -18,7 +18,7 @@ from fdl.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from fdl.manifest.discover import Found
@@ -95,11 +95,6 @@ def store(
     newest = time.time_ns() - _TICK_NS
     if any(known is None or max(known[1:3]) > newest for known in stamps):
         return
-    import json
-    from contextlib import suppress
-
-    from fdl.base.files import put_own
-
     node, layers, removed = content
     files: dict[str, int] = {}
     document = {
@@ -110,15 +105,26 @@ def store(
         "removed": [(one.path, _encoded(one.by, files)) for one in removed],
         "files": list(files),
     }
+    keep(found.directory, _file(found, overlays), document, layers)
+
+
+def keep(directory: str, file: str, document: object, sources: Iterable[str]) -> None:
+    """Write a document below ``.fdl/`` of a directory. If that is impossible, do nothing.
+
+    Only users who can read the sources may read it.
+    """
+    import json
+    from contextlib import suppress
+
+    from fdl.base.files import put_own
+
     with suppress(OSError):
-        file = _file(found, overlays)
-        make_folder(os.path.dirname(file))
-        # Only users who can read the manifest and its overlays may read its cache.
+        make_folder(os.path.join(directory, ".fdl"))
         mode = 0o666
-        for layer in layers:
-            mode &= os.stat(layer).st_mode
+        for source in sources:
+            mode &= os.stat(source).st_mode
         text = json.dumps(document, separators=(",", ":"))
-        put_own(found.directory, file, text.encode(), mode)
+        put_own(directory, file, text.encode(), mode)
 
 
 def remove(found: Found, overlays: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 
 from fdl.base.errors import ManifestError
-from fdl.base.secrets import REDACTED, is_secret_name
+from fdl.base.secrets import REDACTED, is_secret_name, typed
 from fdl.base.suggest import nearest
 from fdl.manifest.kinds import EMPTY, Mapping
 from fdl.manifest.models import SECTIONS, Root, Training, keys
@@ -126,16 +126,10 @@ def _remedy(kind: str, value: object, details: dict[str, Any]) -> str:
         return f"; did you mean `{close}`?"
     if kind == "string_type" and isinstance(value, bool | int | float):
         return "; put it between quotes"
-    if kind in ("int_type", "float_type") and _is_number(value):
+    is_quoted = isinstance(value, str) and isinstance(typed(value), float)
+    if kind in ("int_type", "float_type") and is_quoted:
         return "; remove the quotes"
     return str(details.get("remedy", ""))
-
-
-def _is_number(value: object) -> bool:
-    try:
-        return isinstance(value, str) and float(value) is not None
-    except ValueError:
-        return False
 
 
 def _of_settings(root: Node) -> Iterator[_Mistake]:

@@ -1,7 +1,7 @@
 """Copy an example manifest to the real one that git ignores; tell which of its keys are newer."""
 
 # pathlib would double the start-up time of the first command.
-# ruff: noqa: PTH118, PTH119, PTH120, PTH123
+# ruff: noqa: PTH119, PTH123
 from __future__ import annotations
 
 import os
@@ -11,6 +11,7 @@ from contextlib import suppress
 from fdl.base import output
 from fdl.base.errors import ManifestError
 from fdl.base.files import put
+from fdl.base.run_record import in_repository
 from fdl.manifest.discover import Found
 from fdl.manifest.node import dotted
 from fdl.manifest.read import read
@@ -44,7 +45,7 @@ def copied(found: Found) -> Found:
         output.note(f"could not copy {example} to {real} ({error.strerror}); using {example}")
         return found
     name = os.path.basename(found.real_path)
-    is_ignored = _in_repository(found.directory) and _git(found, "check-ignore", name) is not None
+    is_ignored = in_repository(found.directory) and _git(found, "check-ignore", name) is not None
     output.note(f"Created {real} from {example}{' (git-ignored)' if is_ignored else ''}.")
     return Found(found.directory, name)
 
@@ -71,15 +72,6 @@ def newer_keys(example: str, copy: str) -> str:
         f"{shown(example)} is newer than {shown(copy)} and differs in {', '.join(keys[:_SHOWN])}"
         f"{more}; take over what you need, then `touch {shown(copy)}`"
     )
-
-
-def _in_repository(directory: str) -> bool:
-    """Whether a folder is below one that git manages."""
-    while not os.path.lexists(os.path.join(directory, ".git")):
-        directory, below = os.path.dirname(directory), directory
-        if directory == below:
-            return False
-    return True
 
 
 def _git(found: Found, *words: str) -> str | None:

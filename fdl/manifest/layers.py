@@ -4,7 +4,7 @@ Each value keeps its own file and line. Imported on the warm path: only ``os`` a
 """
 
 # pathlib would add to the start of a command.
-# ruff: noqa: PTH113, PTH118, PTH120, PTH122, PTH208
+# ruff: noqa: PTH113, PTH118, PTH120, PTH122
 from __future__ import annotations
 
 import os
@@ -47,12 +47,10 @@ def overlay_files(directory: str, env: str | None) -> dict[str, str]:
 
 def environments(directory: str) -> list[str]:
     """Sorted names of the overlays to choose in a directory; empty if it cannot be read."""
-    try:
-        names = os.listdir(directory)
-    except OSError:
-        return []
+    from fdl.base.files import names
+
     found = set()
-    for name in names:
+    for name in names(directory):
         stem, extension = os.path.splitext(name)
         env = stem.removeprefix("fdl.")
         # A comma stands between two environments.

@@ -4,11 +4,12 @@ Imported on the warm path: yaml is loaded only when a file has to be read.
 """
 
 # pathlib would add to the start of a command.
-# ruff: noqa: PTH118, PTH120, PTH123
+# ruff: noqa: PTH118, PTH120
 from __future__ import annotations
 
 import os
 
+from fdl.base.light_record import Record
 from fdl.base.masking import KNOWN
 from fdl.base.secrets import SHORTEST_WHOLE, is_distinct
 from fdl.manifest import cache
@@ -24,39 +25,37 @@ if TYPE_CHECKING:
     from fdl.manifest.node import Node
 
 
-class Manifest:
+class Manifest(Record):
     """A checked manifest merged with its overlay.
 
     Attributes:
-        node: The root mapping. Its keys and types are checked.
         found: The base file.
-        directory: Absolute directory of that file. Paths in it are relative to this directory.
         env: The environment it was read for (``ci``, or several: ``ci,cloud``), or None. This
             manifest may have no overlay for it.
+        content: The next three.
+        node: The root mapping. Its keys and types are checked.
         layers: The files that made it, weakest first.
         removed: Keys that an overlay deleted.
-        warnings: Messages about it for the user.
-        overlays: The overlays among them.
+        overlays: The overlays among the files.
         has_secrets: Whether it may hold a secret itself, and not only a ``${VAR}`` for one.
+        directory: Absolute directory of the base file. Paths in it are relative to this directory.
+        warnings: Messages about it for the user.
     """
 
-    def __init__(
-        self,
-        found: Found,
-        env: str | None,
-        content: cache.Content,
-        overlays: Collection[str] = (),
-        *,
-        has_secrets: bool = True,
-    ) -> None:
-        self.node, self.layers, self.removed = content
-        self.found = found
-        self.directory = found.directory
-        self.env = env
-        self.has_secrets = has_secrets
-        if has_secrets:
+    found: Found
+    env: str | None
+    content: cache.Content
+    overlays: Collection[str] = ()
+    has_secrets: bool = True
+
+    def settle(self) -> None:
+        """Look at the content, and let nothing print its secrets."""
+        self.node, self.layers, self.removed = self.content
+        self.directory = self.found.directory
+        if self.has_secrets:
             KNOWN.add(self.secrets())
-        self.warnings = (*found.warnings, *slips(self.node, overlays), *_of_example(found))
+        warnings = (*slips(self.node, self.overlays), *_of_example(self.found))
+        self.warnings = (*self.found.warnings, *warnings)
 
     def secrets(self) -> list[str]:
         """Its secret texts, and those that they have replaced."""
@@ -132,7 +131,7 @@ def known(found: Found, env: str | None = None) -> Manifest | None:
 
 def _content(base: str, overlays: Iterable[str], stamps: list[cache.Stamp | None]) -> cache.Content:
     from fdl.manifest.check import check
-    from fdl.manifest.overlay import combine
+    from fdl.manifest.overlay import merge
     from fdl.manifest.read import read
 
     def layer(file: str) -> Node:
@@ -142,7 +141,7 @@ def _content(base: str, overlays: Iterable[str], stamps: list[cache.Stamp | None
         return node
 
     layers = stack(base, overlays, layer)
-    node, removed = combine(layers)
+    node, removed = merge(layers)
     check(node, whole=True)
     return node, tuple(one.file for one in layers), removed
 
@@ -158,26 +157,17 @@ def _keep_schema(manifest: str) -> None:
 
     A failure is ignored: the manifest works without the copy.
     """
-    if _HEADER not in (line.strip() for line in _lines(manifest, 4096)):
+    from fdl.base.files import put_own, text_of
+
+    if _HEADER not in map(str.strip, text_of(manifest)[:4096].splitlines()):
         return
     from fdl.manifest.json_schema import as_json
 
     directory = os.path.dirname(manifest)
     target = os.path.join(directory, *PLACE.split("/"))
-    if "".join(_lines(target)) != as_json():
+    if text_of(target) != as_json():
         from contextlib import suppress
-
-        from fdl.base.files import put_own
 
         with suppress(OSError):
             make_folder(os.path.dirname(target))
             put_own(directory, target, as_json().encode())
-
-
-def _lines(file: str, size: int = -1) -> list[str]:
-    """The first lines of a file, or all; none if it cannot be read."""
-    try:
-        with open(file, encoding="utf-8") as stream:
-            return stream.readlines(size)
-    except (OSError, ValueError):
-        return []

@@ -70,10 +70,26 @@ class Node:
         """The children of a mapping; empty for null and for every other value."""
         return self.value if isinstance(self.value, dict) else {}
 
+    @property
+    def listed(self) -> list[Node]:
+        """The items of a list; any other value is the only one."""
+        return self.value if isinstance(self.value, list) else [self]
+
     def get(self, key: str) -> Node | None:
         """The child under ``key``, or None when it is absent or null."""
         child = self.mapping.get(key)
         return None if child is None or child.value is None else child
+
+    def find(self, *path: str | int) -> Node | None:
+        """The node at a path, also a null; None if the path leads to nothing."""
+        node: Node | None = self
+        for step in path:
+            value = node.value if node else None
+            if isinstance(step, str):
+                node = value.get(step) if isinstance(value, dict) else None
+            else:
+                node = value[step] if isinstance(value, list) and step < len(value) else None
+        return node
 
     def text(self, key: str) -> str | None:
         """The string under ``key``, or None. Validation has already refused other types."""
@@ -110,7 +126,7 @@ class Null(str):
     __slots__ = ()
 
 
-class Removed:
+class Removed(Record):
     """A key that a layer deleted.
 
     Attributes:
@@ -118,23 +134,14 @@ class Removed:
         by: The null that deleted it; its ``losers`` are what it deleted, strongest first.
     """
 
-    __slots__ = ("by", "path")
-
-    def __init__(self, path: tuple[str, ...], by: Node) -> None:
-        self.path = path
-        self.by = by
+    path: tuple[str, ...]
+    by: Node
 
 
 def texts(spec: Node, key: str) -> list[str]:
     """The texts under a key that holds one text or a list of them; empty without the key."""
     node = spec.get(key)
-    if node is None:
-        return []
-    return (
-        [str(one.value) for one in node.value]
-        if isinstance(node.value, list)
-        else [str(node.value)]
-    )
+    return [str(one.value) for one in node.listed] if node else []
 
 
 def text(value: object) -> str:

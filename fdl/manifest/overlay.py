@@ -4,24 +4,19 @@ Maps merge key by key. Any other value replaces the weaker one as a whole. Null 
 Merge Patch (RFC 7396), so the values that an overlay adds never hold nulls either, at any depth.
 A setting without any value deletes nothing: it is a slip, or switches a flag on. A list tagged
 ``!append``, ``!prepend`` or ``!merge-by:KEY`` joins the weaker one instead. Keys keep
-the order of the weakest layer that has them.
+the order of the weakest layer that has them. ``ddp.mode`` and ``ddp.policy`` or ``ddp.backend`` set
+the same thing, so a layer that sets one of them drops the other from weaker layers.
 """
 
 from __future__ import annotations
 
 from fdl.manifest.node import Node, Removed
 from fdl.manifest.source import refusal_of, shown
+from fdl.manifest.words import RIVALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-def combine(layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
-    """:func:`merge` the layers of a manifest and settle how it sets the mode of ``ddp``."""
-    node, removed = merge(layers)
-    node, undone = _drop_weaker_mode(node, layers)
-    return node, [*removed, *undone]
 
 
 def merge(layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
@@ -43,44 +38,15 @@ def merge(layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
     return _with_marks_below(_without_deleted(root, (), removed)), removed
 
 
-def _drop_weaker_mode(root: Node, layers: Sequence[Node]) -> tuple[Node, list[Removed]]:
-    """Let the stronger layer decide between ``ddp.mode`` and ``ddp.policy``/``backend``.
-
-    Both set the same thing. A layer that sets one of them drops the other from weaker layers.
-    """
-    strength = {layer.file: index for index, layer in enumerate(layers)}
-    removed: list[Removed] = []
-
-    def settled(node: Node, path: tuple[str, ...]) -> Node:
-        ddp = node.get("ddp")
-        parts = [ddp.get(name) for name in ("mode", "policy", "backend")] if ddp else []
-        mode, pair = parts[:1], [part for part in parts[1:] if part]
-        if not ddp or not mode or mode[0] is None or not pair:
-            return node
-        mode_wins = strength[mode[0].file] > max(strength[part.file] for part in pair)
-        losing = ("policy", "backend") if mode_wins else ("mode",)
-        by = mode[0] if mode_wins else pair[0]
-        for name in losing:
-            if lost := ddp.get(name):
-                gone = by.at(None)
-                gone.losers = (lost, *lost.losers)
-                removed.append(Removed((*path, "ddp", name), gone))
-        kept = {name: child for name, child in ddp.mapping.items() if name not in losing}
-        return node.at({**node.mapping, "ddp": ddp.at(kept)})
-
-    commands = root.get("commands")
-    if commands:
-        settled_commands = {
-            name: settled(spec, ("commands", name)) for name, spec in commands.mapping.items()
-        }
-        root = root.at({**root.mapping, "commands": commands.at(settled_commands)})
-    return settled(root, ()), removed
-
-
-def is_setting(path: Sequence[str]) -> bool:
+def _is_setting(path: tuple[str, ...]) -> bool:
     """Whether a path leads to an option of a program: only the program knows its flags."""
-    below = path[2:] if path[:1] == ("commands",) else path
+    below = _in_scope(path)
     return len(below) > 1 and below[0] in ("options", "training")
+
+
+def _in_scope(path: tuple[str, ...]) -> tuple[str, ...]:
+    """A path without the command that it is in."""
+    return path[2:] if path[:1] == ("commands",) else path
 
 
 def _over(below: Node, above: Node, path: tuple[str, ...]) -> Node:
@@ -100,6 +66,10 @@ def _over(below: Node, above: Node, path: tuple[str, ...]) -> Node:
 def _maps(below: Node, above: Node, path: tuple[str, ...]) -> Node:
     merged = dict(below.mapping)
     for key, child in above.mapping.items():
+        if _in_scope(path) == ("ddp",) and child.value is not None:
+            for rival in RIVALS.get(key, ()):
+                if rival in merged and merged[rival].value is not None:
+                    merged[rival] = _over(merged[rival], child.at(None), (*path, rival))
         if key in merged:
             merged[key] = _over(merged[key], child, (*path, key))
         elif not _deletes(child, (*path, key)):
@@ -110,7 +80,7 @@ def _maps(below: Node, above: Node, path: tuple[str, ...]) -> Node:
 
 
 def _deletes(node: Node, path: tuple[str, ...]) -> bool:
-    return node.value is None and not (node.empty and is_setting(path))
+    return node.value is None and not (node.empty and _is_setting(path))
 
 
 def _brought_in(node: Node, path: tuple[str, ...]) -> Node:

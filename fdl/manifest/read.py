@@ -7,11 +7,20 @@ import re
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from yaml.error import Mark
+from yaml.events import (
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
 from fdl.manifest.node import Node
+from fdl.manifest.read_yaml import read_yaml, tree
 from fdl.manifest.source import (
     MAX_DEPTH,
     MAX_DIGITS,
-    key_problem,
     position,
     read_text,
     refusal,
@@ -20,9 +29,7 @@ from fdl.manifest.source import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from fdl.base.errors import ManifestError
-    from fdl.manifest.node import Scalar, Value
+    from typing import Any
 
 _KINDS = {list: "a list", str: "text", bool: "a boolean", int: "a number", float: "a number"}
 
@@ -50,12 +57,7 @@ def parse(text: str, file: str) -> Node:
     Raises:
         ManifestError: The text is broken, or is not a mapping.
     """
-    if is_json(file):
-        root = read_json(text, file)
-    else:
-        from fdl.manifest.read_yaml import read_yaml
-
-        root = read_yaml(text, file)
+    root = read_json(text, file) if is_json(file) else read_yaml(text, file)
     if root.value is None:
         return Node({}, file, root.line, root.column)
     if not isinstance(root.value, dict):
@@ -65,8 +67,10 @@ def parse(text: str, file: str) -> Node:
     return root
 
 
-TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ENDS = {"}": MappingEndEvent, "]": SequenceEndEvent}
+_STARTS = {"{": MappingStartEvent, "[": SequenceStartEvent}
 
 
 def read_json(text: str, file: str) -> Node:
@@ -77,90 +81,66 @@ def read_json(text: str, file: str) -> Node:
     """
     if not text.strip():
         return Node({}, file, 1, 1)
-    builder = _Builder(text, file)
-    builder.check_depth()
+    _refuse_depth(text, file)
     try:
         json.loads(text, parse_int=str)
     except json.JSONDecodeError as error:
         problem = f"not valid JSON: {error.msg}"
         hint = "JSON has no comments, trailing commas or single quotes; fdl.yml may have them"
         raise refusal(file, error.lineno, error.colno, problem, hint) from None
-    return builder.value(next(builder.tokens))
+    return tree(json_events(text, file), file)
 
 
-class _Builder:
-    """Walks the tokens of a text that is known to be JSON."""
+def _refuse_depth(text: str, file: str) -> None:
+    """Refuse too much depth before parsing: the standard parser recurses."""
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        depth += (token[0] in "{[") - (token[0] in "}]")
+        if depth > MAX_DEPTH:
+            place = position(text, token.start())
+            raise refusal(file, *place, f"nested deeper than {MAX_DEPTH} levels", "flatten it")
 
-    def __init__(self, text: str, file: str) -> None:
-        self.text = text
-        self.file = file
-        self.tokens: Iterator[re.Match[str]] = TOKEN.finditer(text)
-        self.line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
-    def check_depth(self) -> None:
-        """Refuse too much depth before parsing: the standard parser recurses."""
-        depth = 0
-        for token in TOKEN.finditer(self.text):
-            depth += (token[0] in "{[") - (token[0] in "}]")
-            if depth > MAX_DEPTH:
-                raise self.refusal(token, f"nested deeper than {MAX_DEPTH} levels", "flatten it")
+def json_events(text: str, file: str) -> Iterator[Any]:
+    """The values of a text that is known to be JSON, as a parser of YAML tells them.
 
-    def value(self, token: re.Match[str]) -> Node:
-        line, column = self.place(token)
-        value: Value
-        if token[0] == "{":
-            value = self.mapping()
-        elif token[0] == "[":
-            value = self.sequence()
-        else:
-            value = self.scalar(token)
-        return Node(value, self.file, line, column)
+    Raises:
+        ManifestError: A value that a manifest cannot hold.
+    """
+    lines = [0, *(match.end() for match in re.finditer("\n", text))]
 
-    def mapping(self) -> dict[str, Node]:
-        children: dict[str, Node] = {}
-        while (token := next(self.tokens))[0] != "}":
-            if token[0] == ",":
-                continue
-            key = str(self.scalar(token))
-            line, column = self.place(token)
-            if problem := key_problem(key):
-                raise self.refusal(token, problem, "give it a short name")
-            if key in children:
-                problem = f"duplicate key `{key}`: line {children[key].key_line} already has it"
-                raise self.refusal(token, problem, "keep one of the two")
-            next(self.tokens)
-            child = self.value(next(self.tokens))
-            child.key_line, child.key_column = line, column
-            children[key] = child
-        return children
+    def mark(index: int) -> Mark:
+        line = bisect_right(lines, index) - 1
+        return Mark(file, index, line, index - lines[line], None, 0)
 
-    def sequence(self) -> list[Node]:
-        items: list[Node] = []
-        while (token := next(self.tokens))[0] != "]":
-            if token[0] != ",":
-                items.append(self.value(token))
-        return items
+    for token in _TOKEN.finditer(text):
+        word, start, end = token[0], mark(token.start()), mark(token.end())
+        if word in _STARTS:
+            yield _STARTS[word](None, None, True, start, end, flow_style=True)
+        elif word in _ENDS:
+            yield _ENDS[word](start, end)
+        elif word not in ",:":
+            if refused := _problem(word):
+                raise refusal(file, start.line + 1, start.column + 1, *refused)
+            quoted = word[0] == '"'
+            value = json.loads(word) if quoted else word
+            style = '"' if quoted else None
+            yield ScalarEvent(None, None, (not quoted, quoted), value, start, end, style)
 
-    def scalar(self, token: re.Match[str]) -> Scalar:
-        text = token[0]
-        if text in ("NaN", "Infinity", "-Infinity"):
-            raise self.refusal(token, f"`{text}` is not valid JSON", "JSON numbers are finite")
-        if len(text) > MAX_DIGITS and text[0] != '"':
-            problem = f"a number of {len(text)} digits is too long"
-            raise self.refusal(token, problem, "quote it if it is text")
-        value: Scalar = json.loads(text)
-        if isinstance(value, str):
-            if "\0" in value:
-                problem = "text cannot hold a NUL character: no program can receive one"
-                raise self.refusal(token, problem, "remove the `\\u0000`")
-            if _SURROGATE.search(value):
-                hint = "a character beyond U+FFFF is written as two escapes, high then low"
-                raise self.refusal(token, "half of a surrogate pair stands alone", hint)
-        return value
 
-    def place(self, token: re.Match[str]) -> tuple[int, int]:
-        line = bisect_right(self.line_starts, token.start())
-        return line, token.start() - self.line_starts[line - 1] + 1
-
-    def refusal(self, token: re.Match[str], problem: str, hint: str) -> ManifestError:
-        return refusal(self.file, *position(self.text, token.start()), problem, hint)
+def _problem(word: str) -> tuple[str, str] | None:
+    """Why a manifest cannot hold a scalar of JSON, and what to do; None if it can."""
+    if word in ("NaN", "Infinity", "-Infinity"):
+        return f"`{word}` is not valid JSON", "JSON numbers are finite"
+    if word[0] != '"':
+        is_long = len(word) > MAX_DIGITS
+        problem = f"a number of {len(word)} digits is too long"
+        return (problem, "quote it if it is text") if is_long else None
+    text = json.loads(word)
+    if "\0" in text:
+        problem = "text cannot hold a NUL character: no program can receive one"
+        return problem, "remove the `\\u0000`"
+    if _SURROGATE.search(text):
+        hint = "a character beyond U+FFFF is written as two escapes, high then low"
+        return "half of a surrogate pair stands alone", hint
+    return None

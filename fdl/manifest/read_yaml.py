@@ -87,6 +87,15 @@ def read_yaml(text: str, file: str) -> Node:
         raise translated(error, text, file) from None
 
 
+def tree(events: Iterator[Any], file: str) -> Node:
+    """The value that the events of a parser tell.
+
+    Raises:
+        ManifestError: Duplicate keys, or a key that is too long.
+    """
+    return _Builder(events, file).value(next(events), depth=0)
+
+
 class _Builder:
     """Consumes the events of one stream; ``values`` counts what the tree holds when expanded."""
 

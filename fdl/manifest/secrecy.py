@@ -8,12 +8,7 @@ wherever else it appears.
 from __future__ import annotations
 
 from fdl.base.masking import KNOWN, redacted_script, secrets_of_script
-from fdl.base.secrets import (
-    REDACTED,
-    is_secret,
-    is_secret_name,
-    redact_tokens,
-)
+from fdl.base.secrets import REDACTED, is_secret, is_secret_name
 from fdl.manifest.node import Node, Removed
 
 TYPE_CHECKING = False
@@ -37,9 +32,12 @@ def texts(manifest: Manifest) -> Iterator[tuple[str, bool]]:
         yield from _texts(removed.by, removed.path)
 
 
-def tree(node: Node, path: Path = ()) -> Node:
-    """A copy of a tree to print; ``path`` is its path in the manifest."""
-    return _blanked(node, path)
+def tree(node: Node, path: Path = (), owner: Node | None = None) -> Node:
+    """A copy of a tree to print; ``path`` is its path in the manifest, below ``owner``."""
+    secret = is_hidden(node, path, owner)
+    made = node.at(_shown(node, path, secret=secret))
+    made.losers = tuple(loser.at(_shown(loser, path, secret=secret)) for loser in node.losers)
+    return made
 
 
 def removed(manifest: Manifest) -> list[Removed]:
@@ -75,35 +73,20 @@ def is_hidden(node: Node, path: Path, owner: Node | None = None) -> bool:
     )
 
 
-def script(text: str) -> str:
-    """A command line to print: without secret texts and without the values of secret flags."""
-    words = text.split()
-    if redact_tokens(words) == words:
-        return KNOWN.text(text)
-    return redacted_script(text)
-
-
-def _blanked(node: Node, path: Path, owner: Node | None = None) -> Node:
-    secret = is_hidden(node, path, owner)
-    made = node.at(_shown(node, path, secret=secret))
-    made.losers = tuple(loser.at(_shown(loser, path, secret=secret)) for loser in node.losers)
-    return made
-
-
 def _shown(
     node: Node, path: Path, *, secret: bool
 ) -> dict[str, Node] | list[Node] | str | int | float | bool | None:
     value = node.value
     if isinstance(value, dict):
         children = ((key, _marked(child, secret=secret)) for key, child in value.items())
-        return {key: _blanked(child, (*path, key), node) for key, child in children}
+        return {key: tree(child, (*path, key), node) for key, child in children}
     if secret:
         return value if value is None else REDACTED
     if isinstance(value, list):
-        return [_blanked(item, (*path, place)) for place, item in enumerate(value)]
+        return [tree(item, (*path, place)) for place, item in enumerate(value)]
     if isinstance(value, str) and value:
         is_script = bool(path) and path[-1] in _SCRIPTS
-        return script(value) if is_script else KNOWN.text(value)
+        return redacted_script(value) if is_script else KNOWN.text(value)
     return value
 
 
@@ -155,8 +138,7 @@ def printable(text: str, node: Node, layout: Layout, changed: Path = ()) -> str:
     for start, end, path in sorted(places, reverse=True):
         whole = _NEW if changed and path[: len(changed)] == changed else REDACTED
         text = text[:start] + whole + text[end:]
-    shown = (script(line) for line in text.splitlines(keepends=True))
-    return "".join(shown)
+    return "".join(map(redacted_script, text.splitlines(keepends=True)))
 
 
 def _secret_places(

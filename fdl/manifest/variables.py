@@ -157,7 +157,8 @@ def variables(
     held = _written(scopes, root, shell, typed)
     known = {name: found[0].value for name, found in held.items()}
     for scope in scopes:
-        for item in _files(scope):
+        given = scope.get("env_file")
+        for item in given.listed if given else ():
             for one in _from_file(item, root, known, {**shell, **typed}):
                 held.setdefault(one.name, []).insert(0, one)
                 known[one.name] = one.value
@@ -225,13 +226,6 @@ def _refuse_fixed(name: str, place: str) -> None:
             if name == "PATH"
             else "fdl sets it for every command; choose another name",
         )
-
-
-def _files(scope: Node) -> list[Node]:
-    given = scope.get("env_file")
-    if given is None:
-        return []
-    return given.value if isinstance(given.value, list) else [given]
 
 
 def _from_file(

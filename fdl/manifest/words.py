@@ -103,6 +103,8 @@ NAMED_MODES = (
     "sync",
     *(f"{backend}-{policy}" for backend in BACKENDS for policy in _AVERAGING),
 )
+RIVALS = {"mode": ("policy", "backend"), "policy": ("mode",), "backend": ("mode",)}
+"""Field of ``ddp`` -> the fields that it replaces, because both set the same thing."""
 _SOLO = "solo-"
 
 

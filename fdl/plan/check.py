@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from fdl.base.errors import ManifestError, UsageError
 from fdl.base.global_flags import before_command
+from fdl.base.light_record import Record
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.base.suggest import did_you_mean, nearest, setting_as_option
-from fdl.manifest.node import Null, origin
+from fdl.manifest.node import Null, origin, text as spelled
 from fdl.manifest.select.level import SECTIONS
 from fdl.plan.generate import refuse_empty, settings
 from fdl.plan.planner import UNCHECKED
 from fdl.plan.spelling import AS_WRITTEN, KEYVALUE, Key, Spelling, flattened, written
 from fdl.plan.typed_ranks import OPTIONS
-from fdl.programs.parameters.contract import spelled, spellings
+from fdl.programs.parameters.contract import spellings
 from fdl.programs.parameters.parameter import is_number
 from fdl.programs.parameters.parser import slots
 
@@ -61,20 +62,19 @@ def check_tail(
     _Tail(schema, command, page, presets, env).read(words)
 
 
-class _Tail:
+class _Tail(Record):
     """Checks the arguments token by token."""
 
-    def __init__(
-        self, schema: Schema, command: str, page: str, presets: Sequence[str], env: str | None
-    ) -> None:
-        self._schema = schema
-        self._command = command
-        self._page = page
-        self._presets = presets
-        self._env = env
+    schema: Schema
+    command: str
+    page: str
+    presets: Sequence[str]
+    env: str | None
+
+    def settle(self) -> None:
         # fdl's own options are allowed too, even if the program does not declare them.
-        self._words = {**spellings(OPTIONS.values()), **schema.spellings}
-        self._arguments = [] if schema.style in KEYVALUE else schema.arguments
+        self._words = {**spellings(OPTIONS.values()), **self.schema.spellings}
+        self._arguments = [] if self.schema.style in KEYVALUE else self.schema.arguments
 
     def read(self, tokens: list[str]) -> None:
         while tokens:
@@ -112,14 +112,14 @@ class _Tail:
         Only FdlArgs says so. The schema of another parser, or one that was written in a manifest or
         read from the source, may lack some of them.
         """
-        schema = self._schema
+        schema = self.schema
         is_whole = schema.strict and schema.origins
         return is_whole and not schema.arguments and not schema.commands
 
     def _meant(self, word: str) -> str:
         """The hint for an argument of a program that takes none."""
-        preset = did_you_mean(word, self._presets, typed=f"{self._command} {{}}")
-        options = {one.name: one.flag for one in self._schema.options.values()}
+        preset = did_you_mean(word, self.presets, typed=f"{self.command} {{}}")
+        options = {one.name: one.flag for one in self.schema.options.values()}
         return preset or setting_as_option(word, options)
 
     def _long(self, token: str, rest: list[str]) -> None:
@@ -162,23 +162,23 @@ class _Tail:
             most -= 1
 
     def _allow(self, one: Parameter, text: str) -> None:
-        if problem := _refusal(self._schema, one, text):
+        if problem := _refusal(self.schema, one, text):
             raise UsageError(
-                f"`{self._command}`: {problem}",
+                f"`{self.command}`: {problem}",
                 hint=_guess(one, text),
                 see=self._see(),
             )
 
     def _unknown(self, flag: str, *, equals: bool) -> None:
-        if not self._schema.strict:
+        if not self.schema.strict:
             if not equals:
                 # The next word may be this flag's value, so the positional arguments are unknown.
                 self._arguments = []
             return
-        if self._schema.foreign and self._abbreviates(flag):
+        if self.schema.foreign and self._abbreviates(flag):
             return
         raise UsageError(
-            f"`{self._command}`: unknown option `{flag}`",
+            f"`{self.command}`: unknown option `{flag}`",
             hint=self._instead(flag),
             see=self._see(),
         )
@@ -186,9 +186,9 @@ class _Tail:
     def _instead(self, flag: str) -> str:
         """The hint for an unknown option: a preset, an option of fdl, or the nearest one."""
         name = flag.removeprefix("--")
-        if name in self._presets:
-            return f"`{name}` is a preset: {self._command} {name}"
-        if of_fdl := before_command(flag, self._command, self._env):
+        if name in self.presets:
+            return f"`{name}` is a preset: {self.command} {name}"
+        if of_fdl := before_command(flag, self.command, self.env):
             return of_fdl
         close = nearest(flag, self._words)
         if close is None:
@@ -202,8 +202,8 @@ class _Tail:
 
     def _see(self) -> tuple[str, str]:
         # A command that is right does not pay for the import.
-        words = [self._command, "[OPTIONS]", *slots(self._schema.parameters)]
-        return " ".join(words), self._page
+        words = [self.command, "[OPTIONS]", *slots(self.schema.parameters)]
+        return " ".join(words), self.page
 
 
 def check_options(schema: Schema, level: Level, preset: str | None) -> None:
@@ -222,26 +222,25 @@ def check_options(schema: Schema, level: Level, preset: str | None) -> None:
         _Options(level, spelling, schema, whose).check(level.commands[preset], inherited)
 
 
-class _Options:
+class _Options(Record):
     """Checks the options of one manifest or preset."""
 
-    def __init__(self, level: Level, spelling: Spelling, schema: Schema, whose: str) -> None:
-        self._level = level
-        self._spelling = spelling
-        self._schema = schema
-        self._whose = whose
+    level: Level
+    spelling: Spelling
+    schema: Schema
+    whose: str
 
     def check(self, holder: Node, inherited: Iterable[str] = ()) -> None:
         options = holder.get("options")
         section = options.mapping.items() if options else ()
-        if self._schema.style == "hydra":
+        if self.schema.style == "hydra":
             self._nulls(section, inherited)
         for key, node in flattened(section):
             if key.startswith(AS_WRITTEN):
                 continue
-            count = self._spelling.mapping(key)
+            count = self.spelling.mapping(key)
             name = ".".join(key.path[:count]) if count else key
-            one = self._spelling.declared(name)
+            one = self.spelling.declared(name)
             if one is None:
                 self._unknown(name, node)
             elif count:
@@ -265,29 +264,29 @@ class _Options:
 
     def _unknown(self, key: str, node: Node) -> None:
         above = key.rpartition(".")[0]
-        outer = self._spelling.declared(above) if above else None
+        outer = self.spelling.declared(above) if above else None
         if outer is not None and outer.literal != "yaml":
             raise self._refused(node, f"`{outer.display}` takes a value, and not a mapping")
         section = key.partition(".")[0]
-        if section in SECTIONS and above and not self._spelling.bare:
+        if section in SECTIONS and above and not self.spelling.bare:
             home = f"`{section}` stands beside `options`, and not in it"
             raise self._refused(node, f"the program has no option `{key}`", home)
         self._of_subcommand(key, node)
-        if not self._schema.strict:
+        if not self.schema.strict:
             return
-        known = [word.lstrip("-") for word in self._schema.spellings]
+        known = [word.lstrip("-") for word in self.schema.spellings]
         names = [*(word.replace("-", "_") for word in known), *known]
-        every = f"`{self._level.typed()} --help` lists its options"
+        every = f"`{self.level.typed()} --help` lists its options"
         problem = f"the program has no option `{key}`"
         raise self._refused(node, problem, did_you_mean(key, names, every))
 
     def _of_subcommand(self, key: str, node: Node) -> None:
         """Refuse an option of a subcommand if none is chosen."""
-        commands = self._schema.commands
+        commands = self.schema.commands
         homes = [
             name
             for name, inner in commands.items()
-            if Spelling(inner, self._level.style).declared(key) is not None
+            if Spelling(inner, self.level.style).declared(key) is not None
         ]
         if homes:
             listed = " and ".join(f"`{name}`" for name in homes)
@@ -318,27 +317,27 @@ class _Options:
             if one.separator.isspace() and len(text.split()) > 1:
                 end = f"`{one.display}` takes blanks as the end of a value"
                 raise self._refused(item, f"`{text}` has a blank, and {end}")
-            if problem := _refusal(self._schema, one, text) or self._type(one, text):
+            if problem := _refusal(self.schema, one, text) or self._type(one, text):
                 raise self._refused(item, f"{problem}{_declared_at(one)}", _guess(one, text))
 
     def _is_null(self, one: Parameter, item: Node) -> bool:
         """Whether a value is a null for which the program has a word."""
         if not isinstance(item.value, Null):
             return False
-        if self._schema.style == "hydra":
+        if self.schema.style == "hydra":
             return True
         return not one.choices and (bool(one.literal) or "null" in one.words)
 
     def _type(self, one: Parameter, text: str) -> str:
         """Why a value is not of the type that the source of a script declares."""
-        if not self._schema.foreign or one.choices or "type" in one.computed:
+        if not self.schema.foreign or one.choices or "type" in one.computed:
             return ""
         return _not_a_number(one, text)
 
     def _refused(self, node: Node, problem: str, hint: str = "") -> ManifestError:
-        place = origin(node, self._level.root)
+        place = origin(node, self.level.root)
         behind = f" (from {node.reference})" if node.reference else ""
-        return ManifestError(f"{place}: {self._whose}: {problem}{behind}", hint=hint)
+        return ManifestError(f"{place}: {self.whose}: {problem}{behind}", hint=hint)
 
 
 def _above(key: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Wrapping a plan into ``docker compose run``."""
 
 # The paths of a Plan are strings.
-# ruff: noqa: PTH118, PTH123
+# ruff: noqa: PTH118
 from __future__ import annotations
 
 import os
@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from fdl.base.compose_file import container_root
 from fdl.base.errors import ManifestError
+from fdl.base.files import text_of
 from fdl.base.masking import PLAN_VARIABLE
 from fdl.base.shell_words import quote
 from fdl.libtorch.active import compose_variables
@@ -89,17 +90,8 @@ def compose_inputs(project: str, taken: Collection[str]) -> dict[str, tuple[str,
     if os.name != "nt":
         inputs["UID"] = str(os.getuid()), "fdl"
         inputs["GID"] = str(os.getgid()), "fdl"
-    settings = _compose_settings(project)
+    # Docker itself reads the variables in the `.env` beside the compose file.
+    settings = names_in_env(text_of(os.path.join(project, ".env"), "strict"))
     return {
         name: value for name, value in inputs.items() if name not in taken and name not in settings
     }
-
-
-def _compose_settings(project: str) -> set[str]:
-    """The names in the ``.env`` beside the compose file, which Docker reads by itself."""
-    try:
-        with open(os.path.join(project, ".env"), encoding="utf-8") as file:
-            content = file.read()
-    except (OSError, ValueError):
-        return set()
-    return names_in_env(content)

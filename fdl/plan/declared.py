@@ -17,7 +17,7 @@ from fdl.base.secrets import is_secret
 from fdl.manifest.node import Variable, dotted, origin
 from fdl.programs.parameters.contract import ContractError, Schema, parse
 from fdl.programs.parameters.parameter import choice_text
-from fdl.programs.parameters.parser import Parser, RefusedError
+from fdl.programs.parameters.parser import RefusedError, read_words, slots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,10 +116,8 @@ class Given:
         schema = declared(level, name)
         parameters: tuple[Parameter, ...] = schema.parameters if schema else ()
         try:
-            values, sources = Parser(parameters).parse(words, environ)
+            stacks = read_words(parameters, words, environ)
         except RefusedError as problem:
-            from fdl.programs.parameters.parser import slots
-
             typed = level.typed(name)
             usage = " ".join([typed, "[OPTIONS]", *slots(parameters)])
             raise UsageError(f"`{typed}`: {problem}", see=(usage, typed)) from None
@@ -128,11 +126,11 @@ class Given:
         self.variables: list[Variable] = []
         self.words: list[str] = []
         for one in parameters:
-            value, source = values[one.field], sources[one.field]
+            value, where = stacks[one.field][0]
             texts = [_text(item) for item in value] if isinstance(value, list) else [_text(value)]
             place = origin(nodes[one.field], level.root)
-            if source.index is not None or source.variable:
-                place = source.variable or "command line"
+            if where is not None:
+                place = where if isinstance(where, str) else "command line"
             text = " ".join(texts)
             secret = is_secret(one.name, text)
             self.variables.append(Variable(one.field, text, place, secret=secret))

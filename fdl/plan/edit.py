@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 from fdl.base import output
 from fdl.base.errors import FdlError, ManifestError, UsageError
 from fdl.base.files import rewrite
+from fdl.base.light_record import Record
 from fdl.base.secrets import is_secret_name
 from fdl.manifest.example import copied
 from fdl.manifest.inspect.document import explanation, terminal_columns
 from fdl.manifest.inspect.field import OVERRIDDEN, WINS, Report, parse
-from fdl.manifest.inspect.layer import Layers, is_only_change, lookup, settled
-from fdl.manifest.inspect.splice import Layout, NewValue, candidates, json_layout, yaml_layout
+from fdl.manifest.inspect.layer import Layers, settled, spliced
+from fdl.manifest.inspect.splice import NewValue, layout_of
 from fdl.manifest.layers import LOCAL, overlay_file
 from fdl.manifest.node import Node, dotted, relative
-from fdl.manifest.read import is_json, parse as parse_manifest
 from fdl.manifest.secrecy import printable
 from fdl.manifest.select.level import PATH, PRESET, RUN, SECTIONS, enter
 from fdl.manifest.select.project import Project
@@ -50,38 +50,32 @@ _OF_A_PRESET = ("ddp", "training", "output", "options", "env", "env_file", "desc
 _OF_A_MANIFEST = (*SECTIONS, "options", "commands", "schema")
 
 
-class Change:
+class Change(Record):
     """One new text for one file that changes exactly one value.
 
     Attributes:
+        before: The layers as they are.
         file: The file.
         path: The keys that lead to the value.
-        before: The layers as they are.
-        after: The layers as they would be.
-        text: The file's text as it is.
         new_text: The file's text as it would be.
         names: The words of the command that the value is for; empty for the whole project.
         root: Directory of the project.
+        text: The file's text as it is.
+        after: The layers as they would be.
         fields: The values that would apply.
     """
 
-    def __init__(
-        self,
-        before: Layers,
-        file: str,
-        path: tuple[str, ...],
-        text: str,
-        names: Sequence[str],
-        root: str,
-    ) -> None:
-        self.file = file
-        self.path = path
-        self.names = names
-        self.root = root
-        self.before = before
-        self.text = before.texts[file]
-        self.new_text = text
-        self.after = before.replaced(file, text)
+    before: Layers
+    file: str
+    path: tuple[str, ...]
+    new_text: str
+    names: Sequence[str]
+    root: str
+
+    def settle(self) -> None:
+        """Read the layers with the new text."""
+        self.text = self.before.texts[self.file]
+        self.after = self.before.replaced(self.file, self.new_text)
         self.fields: list[Field] = []
 
     def project(self, project: Project) -> Project:
@@ -105,7 +99,7 @@ class Change:
 
     def report(self) -> str:
         """What has changed where, and the values that apply now, as ``fdl why`` prints them."""
-        node = lookup(self.after.nodes[self.file], self.path)
+        node = self.after.nodes[self.file].find(*self.path)
         place = f"{shown(self.file)}:{node.line}" if node else shown(self.file)
         purpose = f" for `fdl {' '.join(self.names)}`" if self.names else ""
         text = f"changed {place}{purpose}\n"
@@ -131,10 +125,8 @@ class Change:
             rewrite(file, raw, _MARK + new if raw.startswith(_MARK) else new, name=shown(file))
 
     def _printable(self, layers: Layers, changed: tuple[str, ...] = ()) -> str:
-        node = layers.nodes[self.file]
         text = layers.texts[self.file]
-        layout = _layout(self.file, text)
-        return printable(text, node, layout, changed)
+        return printable(text, layers.nodes[self.file], layout_of(text, self.file), changed)
 
 
 def prepare(
@@ -172,7 +164,7 @@ def prepare(
     folder = names
     if not names and not page and not asked:
         project.require_overlay_for("the project's own manifest")
-        if not level.entry and lookup(level.manifest.node, keys) is None:
+        if not level.entry and level.manifest.node.find(*keys) is None:
             _require_here(project, path, value)
     if not page and keys[0] == "commands":
         names = [*names, *keys[1:2]]
@@ -266,7 +258,7 @@ def _require_effect_on(change: Change, command: Command, asked: str, value: Node
     if not found and asked.partition(".")[0] in (*SECTIONS, "options"):
         # Another section makes the same flag.
         found = command.find(asked.rpartition(".")[2])
-    node = lookup(change.after.nodes[change.file], change.path)
+    node = change.after.nodes[change.file].find(*change.path)
     file = relative(change.file, change.root)
     for field in found:
         parts = [(one.file, one.line) for one in field.stack if one.role != OVERRIDDEN]
@@ -319,7 +311,7 @@ def _new_value(text: str, path: tuple[str, ...]) -> NewValue:
 
 def _home(layers: Layers, path: tuple[str, ...]) -> str:
     """The file with the value that wins now, or the file for a new key."""
-    merged = lookup(layers.manifest.node, path)
+    merged = layers.manifest.node.find(*path)
     if merged is not None and not (isinstance(merged.value, dict) and merged.value):
         if merged.merge and merged.losers:
             files = [shown(one.file) for one in (merged, *merged.losers)]
@@ -327,10 +319,10 @@ def _home(layers: Layers, path: tuple[str, ...]) -> str:
                 f"`{dotted(path)}` is put together from {', '.join(dict.fromkeys(files))}",
                 hint=f"name the file to change: --where {shown(merged.file)}",
             )
-        if lookup(layers.nodes[merged.file], path) is not None:
+        if layers.nodes[merged.file].find(*path) is not None:
             return merged.file
     for removed in layers.manifest.removed:
-        null = lookup(layers.nodes[removed.by.file], removed.path)
+        null = layers.nodes[removed.by.file].find(*removed.path)
         if removed.path == path[: len(removed.path)] and null is not None:
             return removed.by.file
     own = overlay_file(layers.manifest.directory, LOCAL)
@@ -339,7 +331,7 @@ def _home(layers: Layers, path: tuple[str, ...]) -> str:
     strongest += [own] if own else []
     for depth in range(len(path), -1, -1):
         for file in strongest:
-            holder = lookup(layers.nodes[file], path[:depth])
+            holder = layers.nodes[file].find(*path[:depth])
             if holder is not None and isinstance(holder.value, dict):
                 return file
     return layers.manifest.found.path
@@ -347,17 +339,11 @@ def _home(layers: Layers, path: tuple[str, ...]) -> str:
 
 def _spliced(layers: Layers, file: str, path: tuple[str, ...], new: NewValue) -> str:
     """The best text that differs in this value alone, or an error."""
-    text, node = layers.texts[file], layers.nodes[file]
-    layout = _layout(file, text)
-    for candidate in candidates(text, layout, path, new, is_json=is_json(file)):
-        try:
-            made = parse_manifest(candidate, file)
-            comments = _layout(file, candidate).comments
-        except ManifestError:
-            continue
-        if comments == layout.comments and is_only_change(node, made, path, new):
-            return candidate
-    place = lookup(node, path)
+    node = layers.nodes[file]
+    text = spliced(node, layers.texts[file], file, path, new)
+    if text is not None:
+        return text
+    place = node.find(*path)
     where = f"{shown(file)}:{place.line}" if place else shown(file)
     raise FdlError(
         f"{where}: `{dotted(path)}` cannot be changed without touching what is around it, "
@@ -381,7 +367,7 @@ def _require_effect(change: Change, value: Node) -> None:
     for field in fields:
         parts = [one for one in field.stack if one.role != OVERRIDDEN and one.file]
         files = [os.path.realpath(Path(change.root, str(one.file))) for one in parts]
-        own = lookup(value, tuple(str(key) for key in field.path[len(change.path) :]))
+        own = value.find(*map(str, field.path[len(change.path) :]))
         if (own is not None and wanted not in files) or (value.value is None and parts):
             top = field.top
             weaker = top.role == WINS and value.value is None
@@ -406,21 +392,3 @@ def _require_no_other_effect(change: Change) -> None:
                 "together with its mapping",
                 hint="change the file by hand",
             )
-
-
-def _layout(file: str, text: str) -> Layout:
-    """The layout of a file.
-
-    Raises:
-        ManifestError: It is YAML that only some readers accept, such as ``{a: 0?}``.
-    """
-    if is_json(file):
-        return json_layout(text)
-    from yaml import YAMLError
-
-    from fdl.manifest.read_yaml import translated
-
-    try:
-        return yaml_layout(text)
-    except YAMLError as problem:
-        raise translated(problem, text, file) from None

@@ -7,6 +7,7 @@ from fdl.base.light_record import Record
 from fdl.base.secrets import is_secret
 from fdl.manifest.node import dotted, origin, relative, text
 from fdl.manifest.slips import empty
+from fdl.manifest.words import RIVALS
 from fdl.plan.spelling import Key, Spelling, flattened, output_keys, written
 from fdl.plan.value import Flag
 
@@ -43,9 +44,6 @@ FIELDS = tuple(
     for name in names
 )
 """Section, field, flag. Generated arguments come in this order."""
-
-RIVALS = {"mode": ("policy", "backend"), "policy": ("mode",), "backend": ("mode",)}
-"""Field of ``ddp`` -> the fields that it replaces, because both set the same thing."""
 
 SWITCHES = ("timeline", "no_divergence_guard")
 """Fields that become bare flags without a value."""

@@ -24,8 +24,9 @@ from fdl.manifest.secrecy import tree
 from fdl.manifest.select.command import Selection
 from fdl.manifest.select.level import PRESET, RUN, Level
 from fdl.manifest.select.unknown import hint_about
+from fdl.manifest.words import RIVALS
 from fdl.plan.command import plan_of
-from fdl.plan.generate import FIELDS, RIVALS, present, removed_by, settings, spelled
+from fdl.plan.generate import FIELDS, present, removed_by, settings, spelled
 from fdl.plan.planner import Planner
 from fdl.plan.probe import learn, learn_about
 from fdl.plan.redaction import redacted

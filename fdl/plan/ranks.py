@@ -13,9 +13,9 @@ from fdl.base.hardware import nvidia
 from fdl.base.hardware.machine import threads
 from fdl.base.units import counted
 from fdl.manifest.node import Variable, origin
-from fdl.manifest.words import node_range, solo_device
+from fdl.manifest.words import RIVALS, node_range, solo_device
 from fdl.plan import torchrun
-from fdl.plan.generate import RIVALS, settings
+from fdl.plan.generate import settings
 from fdl.plan.torchrun import launcher
 from fdl.plan.typed_ranks import Setting, Typed, refused
 from fdl.plan.value import Flag, Ranks

@@ -103,12 +103,12 @@ class Spelling(Record):
         if isinstance(value, list | dict) and value and one and one.mapping == "words":
             return [[name, *_words(node, one)]]
         if literal and isinstance(value, list | dict):
-            return [[name, _container(node, literal)]]
+            return [[name, _as_data(node, "eval" if literal == "python" else "json")]]
         if not isinstance(value, list):
             return [valued(name, _literal(value) if literal == "python" else _word(value, one))]
         if any(isinstance(item.value, list) for item in value):
             # One occurrence of the option for each inner list.
-            return [[name, *(_word(each.value, one) for each in _items(item))] for item in value]
+            return [[name, *(_word(each.value, one) for each in item.listed)] for item in value]
         items = [_word(item.value, one) for item in value if item.value is not None]
         if not items:
             return _nothing(name, one)
@@ -215,12 +215,6 @@ def _plain(name: str) -> str:
     return name.lstrip("-").replace("_", "-")
 
 
-def _items(node: Node, one: Parameter | None = None) -> Sequence[Node]:
-    """The values of a list; data of a program is one value."""
-    is_data = one is not None and one.holds_data and not one.variadic
-    return node.value if isinstance(node.value, list) and not is_data else [node]
-
-
 def _nothing(name: str, one: Parameter | None) -> Groups:
     """An empty list, if the program has a spelling for it."""
     if one is None:
@@ -261,11 +255,6 @@ def _held(node: Node) -> Iterable[type]:
         if isinstance(item.value, list | dict):
             yield type(item.value)
             yield from _held(item)
-
-
-def _container(node: Node, literal: str) -> str:
-    """A list or mapping in the language that a program reads."""
-    return _as_data(node, "eval" if literal == "python" else "json")
 
 
 def _word(value: object, one: Parameter | None) -> str:
@@ -336,7 +325,7 @@ def _assignment(name: str, node: Node, *, hydra: bool) -> str:
     if name.startswith("~") and node.value is True:
         return name
     if not hydra:
-        return f"{name}={','.join(map(_bare, _items(node)))}"
+        return f"{name}={','.join(map(_bare, node.listed))}"
     return f"{name}={_hydra(node)}"
 
 

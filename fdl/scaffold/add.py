@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fdl.base.errors import ManifestError, ScaffoldError
+from fdl.base.errors import ScaffoldError
 from fdl.base.files import put, rewrite
 from fdl.base.terminal import Questions
 from fdl.manifest.discover import EXAMPLES, NAMES
-from fdl.manifest.inspect.layer import is_only_change, lookup
-from fdl.manifest.inspect.splice import Layout, NewValue, Span, candidates, json_layout, yaml_layout
+from fdl.manifest.inspect.layer import spliced
+from fdl.manifest.inspect.splice import Layout, NewValue, Span, layout_of
 from fdl.manifest.node import Node
 from fdl.manifest.read import parse
 from fdl.manifest.source import shown
@@ -315,7 +315,7 @@ def with_command(text: str, file: Path, name: str, keys: dict[str, str]) -> str:
     """
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     made = text.removeprefix(mark)
-    if lookup(parse(made, str(file)), (_COMMANDS, name)) is not None:
+    if parse(made, str(file)).find(_COMMANDS, name) is not None:
         return text
     for key, value in keys.items():
         made = _with_value(made, str(file), (_COMMANDS, name, key), value)
@@ -325,21 +325,11 @@ def with_command(text: str, file: Path, name: str, keys: dict[str, str]) -> str:
 def _with_value(text: str, file: str, path: tuple[str, ...], value: str) -> str:
     # A block at the end of the file without a line end gets one, because text is added below it.
     old = parse(text if text.endswith("\n") else f"{text}\n", file)
-    is_json = file.removesuffix(".example").removesuffix(".dist").endswith(".json")
-    read = json_layout if is_json else yaml_layout
-    layout = read(text)
     new = NewValue(Node(value, file, 1, 1), value)
-    for made in (
-        *_in_empty_block(text, layout, path, value),
-        *candidates(text, layout, path, new, is_json=is_json),
-    ):
-        try:
-            found = parse(made, file)
-            kept = read(made).comments == layout.comments
-        except ManifestError:
-            continue
-        if kept and is_only_change(old, found, path, new):
-            return made
+    in_block = _in_empty_block(text, layout_of(text, file), path, value)
+    made = spliced(old, text, file, path, new, in_block)
+    if made is not None:
+        return made
     raise ScaffoldError(
         f"{Path(file).name} cannot take the command `{path[1]}` without a change to what is "
         "around it; nothing was written",

@@ -167,13 +167,10 @@ def read_nvml(root: Path) -> Nvidia:
 
     try:
         _start(pynvml, root)
+        return _ask(pynvml)
     except pynvml.NVMLError as error:
         if error.value == LIBRARY_NOT_FOUND:
             return Nvidia()
-        return Nvidia(troubles=(of_driver(error.value, str(error), in_container(root)),))
-    try:
-        return _ask(pynvml)
-    except pynvml.NVMLError as error:
         return Nvidia(troubles=(of_driver(error.value, str(error), in_container(root)),))
     finally:
         with suppress(pynvml.NVMLError):

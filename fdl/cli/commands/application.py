@@ -21,7 +21,7 @@ from fdl.cli.builtins import children, document, find, is_open, schema, summary,
 from fdl.cli.commands.verb import Call, Commands, in_module
 from fdl.manifest.builtins import BUILTINS, PROGRAMS
 from fdl.programs.parameters.document import is_asked
-from fdl.programs.parameters.parser import Parser, RefusedError, argument_rows, option_tables
+from fdl.programs.parameters.parser import RefusedError, argument_rows, option_tables, read_words
 
 if TYPE_CHECKING:
     from fdl.cli.prepass import Invocation
@@ -122,7 +122,7 @@ def _message(names: list[str], tail: list[str], problem: Any) -> str:
     """What is wrong with some arguments, in the words of programs with ``FdlArgs``."""
     try:
         if not is_open(names):
-            Parser(schema(names).parameters).parse(tail, {})
+            read_words(schema(names).parameters, tail, {})
     except RefusedError as refused:
         return str(refused)
     message = str(problem.format_message()).replace("'", "`").removesuffix(".")

@@ -12,6 +12,7 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import UsageError
+from fdl.base.masking import redacted_script
 from fdl.base.shell_words import join
 from fdl.base.suggest import nearest
 from fdl.cli.commands.verb import Call, Complete, Context, DryRun, Group, Json, Open, Verb
@@ -24,7 +25,6 @@ from fdl.manifest.inspect.document import (
     terminal_columns,
 )
 from fdl.manifest.inspect.field import Report, parse
-from fdl.manifest.secrecy import script
 from fdl.manifest.select.unknown import set_below
 from fdl.manifest.source import shown
 from fdl.plan.inspect import resolved
@@ -174,7 +174,7 @@ def _of_command(call: Call, project: Project, asked: str, words: Sequence[str]) 
     found = command.find(asked)
     if found:
         return found
-    typed = f" {script(join(words))}"
+    typed = f" {redacted_script(join(words))}"
     names = [one.name for one in command.fields]
     raise _unset(f"nothing sets `{asked}` for `{command.typed}`", asked, names, typed)
 

@@ -19,7 +19,7 @@ from fdl.plan.probe import agree, invites
 from fdl.plan.probe.question import question, refresh as asked
 from fdl.programs.parameters.contract import Schema
 from fdl.programs.schema.cache import FOLDER, SOURCES, fetch, location
-from fdl.programs.schema.catalog import Cached, cached, delete, matches, name_of, origins, programs
+from fdl.programs.schema.catalog import Known, cached, delete, matches, name_of, origins, programs
 
 if TYPE_CHECKING:
     from fdl.manifest.select.level import Level
@@ -89,7 +89,7 @@ def clear(
     return 0
 
 
-def _clear_one(one: Cached, project: Project, *, dry_run: bool) -> None:
+def _clear_one(one: Known, project: Project, *, dry_run: bool) -> None:
     shown = relative(one.path, project.directory)
     if not dry_run:
         try:

@@ -111,7 +111,7 @@ def _continue(
 ) -> int:
     project = call.project()
     sweep = choose(name, project)
-    project = Project(project.found, sweep.settings["env"], write_cache=True)
+    project = Project(project.found, sweep.settings["env"], writes_cache=True)
     place = call.here().replaced(append=sweep.settings["append"])
     request = Request.of_record(sweep.settings, call.invocation.work).grown(each, trials)
     return execute.resume(sweep, project, request, place, failed=retry is not None, dry_run=dry_run)

@@ -20,7 +20,7 @@ from fdl.manifest.select.environment import active_environment, meaning, require
 from fdl.manifest.select.project import Project, locate, required
 from fdl.plan.planner import here
 from fdl.programs.args.annotations import Complete as Complete
-from fdl.programs.parameters.parser import Parser, RefusedError
+from fdl.programs.parameters.parser import RefusedError, read_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -71,7 +71,7 @@ class Call:
             env = active_environment(self.invocation, found)
         else:
             require_overlay(found, env, env)
-        return Project(found, env, write_cache=writes_cache and not self.dry_run)
+        return Project(found, env, writes_cache=writes_cache and not self.dry_run)
 
     def here(self) -> Host:
         """Where commands are taken to run: this process, unless the caller said otherwise."""
@@ -177,7 +177,7 @@ class Open(Verb):
         # The field of `why` may be an option of the command: `fdl why --lr train`.
         words = ctx.params[arguments[0]] if len(arguments) == 1 else None
         if words and words[0].startswith("-") and words[0] in args[:end]:
-            Parser(schema(ctx.command_path.split()[1:]).parameters).parse([words[0]], {})
+            read_words(schema(ctx.command_path.split()[1:]).parameters, [words[0]], {})
         return rest
 
 

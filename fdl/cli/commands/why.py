@@ -13,7 +13,7 @@ from fdl.cli.builtins import schema
 from fdl.cli.commands.config import explained
 from fdl.cli.commands.runs import project_folders
 from fdl.cli.commands.verb import Call, Complete, Context, Group, Json, Open
-from fdl.programs.parameters.parser import Parser, RefusedError
+from fdl.programs.parameters.parser import RefusedError, read_words
 from fdl.run.chain import steps_of
 from fdl.runs.find import choose, search
 from fdl.runs.metrics import BEST_OF
@@ -77,7 +77,7 @@ def why(
 def _about_run(call: Call, typed: list[str], *, as_json: bool) -> str:
     """Whether a command and those that it needs would run, and why."""
     if typed and typed[0].startswith("-"):
-        Parser(schema(["why"]).parameters).parse(typed[:1], {})
+        read_words(schema(["why"]).parameters, typed[:1], {})
     project, words = call.behind_environment(typed)
     if not words:
         raise UsageError("no command is given", hint="fdl why --run train")

@@ -260,13 +260,7 @@ class Report:
 
     def _item(self, path: Path) -> list[Field]:
         """One item of a list."""
-        node: Node | None = self.tree
-        for step in path:
-            value = node.value if node else None
-            if isinstance(step, str):
-                node = value.get(step) if isinstance(value, dict) else None
-            else:
-                node = value[step] if isinstance(value, list) and step < len(value) else None
+        node = self.tree.find(*path)
         if node is None or not path:
             return []
         return [self._origins.field(path, [node, *node.losers])]

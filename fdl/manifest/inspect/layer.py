@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 from fdl.base.errors import ManifestError, UsageError
 from fdl.manifest.check import check
 from fdl.manifest.discover import Found
+from fdl.manifest.inspect.splice import NewValue, candidates, layout_of
 from fdl.manifest.layers import environments, overlay_file, overlay_files, stack
 from fdl.manifest.load import Manifest
 from fdl.manifest.node import Node
-from fdl.manifest.overlay import combine
+from fdl.manifest.overlay import merge
 from fdl.manifest.read import parse
 from fdl.manifest.select.walk import below
 from fdl.manifest.source import read_text, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from fdl.manifest.inspect.splice import NewValue
     from fdl.manifest.select.project import Project
 
 _BASE = "base"
@@ -50,7 +50,7 @@ class Layers:
         self._instead = instead or {}
         overlays = overlay_files(found.directory, env).values()
         layers = stack(found.path, overlays, self._read)
-        node, removed = combine(layers)
+        node, removed = merge(layers)
         files = tuple(one.file for one in layers)
         self.manifest = Manifest(found, env, (node, files, removed), overlays)
 
@@ -141,23 +141,43 @@ def _manifests(project: Project, first: Found) -> Iterator[tuple[Found, Sequence
             yield place.level.manifest.found, place.names
 
 
-def lookup(root: Node, path: tuple[str, ...]) -> Node | None:
-    """The node at a path, also a null; None if the path leads to nothing."""
-    node = root
-    for key in path:
-        if not isinstance(node.value, dict) or key not in node.value:
-            return None
-        node = node.value[key]
-    return node
+def spliced(
+    node: Node,
+    text: str,
+    file: str,
+    path: tuple[str, ...],
+    new: NewValue,
+    first: Iterable[str] = (),
+) -> str | None:
+    """The best text that differs from a manifest's in one value alone; None if there is none.
+
+    Args:
+        node: The tree of the text.
+        text: The text.
+        file: Its file.
+        path: Where the value is, or would be.
+        new: The value.
+        first: Texts to try before all others.
+    """
+    layout = layout_of(text, file)
+    for candidate in (*first, *candidates(text, file, layout, path, new)):
+        try:
+            made = parse(candidate, file)
+            comments = layout_of(candidate, file).comments
+        except ManifestError:
+            continue
+        if comments == layout.comments and _is_only_change(node, made, path, new):
+            return candidate
+    return None
 
 
-def is_only_change(old: Node, new: Node, path: tuple[str, ...], value: NewValue) -> bool:
+def _is_only_change(old: Node, new: Node, path: tuple[str, ...], value: NewValue) -> bool:
     """Whether the two trees differ only in one value, types and tags included."""
     known, made = dict(_flat(old, ())), dict(_flat(new, ()))
-    there = lookup(new, path)
+    there = new.find(*path)
     if there is None or repr(there.plain()) != repr(value.node.plain()):
         return False
-    before = lookup(old, path)
+    before = old.find(*path)
     if value.tagged:
         marks = (value.node.merge, value.node.secret)
     elif before is not None:

@@ -25,7 +25,8 @@ from yaml.events import (
 from fdl.base.errors import FdlError
 from fdl.manifest.inspect.document import json_value
 from fdl.manifest.node import Node, dotted
-from fdl.manifest.read import TOKEN
+from fdl.manifest.read import is_json, json_events
+from fdl.manifest.read_yaml import translated
 from fdl.manifest.show import flow, quoted
 
 _PROPERTIES = re.compile(r"(?:[&!]\S*(?:\s+|\Z))*")
@@ -74,26 +75,27 @@ class Layout:
     comments: list[str]
 
 
-def yaml_layout(text: str) -> Layout:
-    """The layout of a text that is known to be a YAML manifest."""
-    # The pure Python parser: its marks count characters, as slices do.
-    walk = _YamlWalk(text)
-    first = next(walk.events, None)
-    root = None if first is None else walk.span(first)
-    return Layout(root, walk.aliases, _comments(text))
+def layout_of(text: str, file: str) -> Layout:
+    """The layout of a text that is known to be a manifest; the name of its file tells its format.
+
+    Raises:
+        ManifestError: It is YAML that only some readers accept, such as ``{a: 0?}``.
+    """
+    try:
+        walk = _Walk(text, file)
+        first = next(walk.events, None)
+        root = None if first is None else walk.span(first)
+        return Layout(root, walk.aliases, [] if is_json(file) else _comments(text))
+    except yaml.YAMLError as problem:
+        raise translated(problem, text, file) from None
 
 
-def json_layout(text: str) -> Layout:
-    """The layout of a text that is known to be a JSON manifest."""
-    tokens = TOKEN.finditer(text)
-    first = next(tokens, None)
-    return Layout(_json_span(first, tokens) if first else None, set(), [])
-
-
-class _YamlWalk:
-    def __init__(self, text: str) -> None:
+class _Walk:
+    def __init__(self, text: str, file: str) -> None:
         self.text = text
-        events = yaml.parse(text, Loader=yaml.SafeLoader)
+        # The pure Python parser: its marks count characters, as slices do.
+        parsed = yaml.parse(text, Loader=yaml.SafeLoader)
+        events = json_events(text, file) if is_json(file) else parsed
         self.events: Iterator[Any] = (one for one in events if isinstance(one, _CONTENT))
         self.aliases: set[str] = set()
 
@@ -158,27 +160,6 @@ def _comments(text: str) -> list[str]:
     return found
 
 
-def _json_span(token: re.Match[str], tokens: Iterator[re.Match[str]]) -> Span:
-    kind = {"{": "mapping", "[": "list"}.get(token[0], "scalar")
-    made = Span(kind, token.start(), token.start())
-    made.end = token.end()
-    if kind == "scalar":
-        made.style = '"' if token[0].startswith('"') else None
-        return made
-    while (inner := next(tokens))[0] not in "}]":
-        if inner[0] == ",":
-            continue
-        if kind == "list":
-            made.items.append(_json_span(inner, tokens))
-            continue
-        next(tokens)
-        child = _json_span(next(tokens), tokens)
-        child.key_start, child.key_end = inner.start(), inner.end()
-        made.entries[json.loads(inner[0])] = child
-    made.end = inner.end()
-    return made
-
-
 _STEP = 2
 
 
@@ -208,7 +189,7 @@ class NewValue:
 
 
 def candidates(
-    text: str, layout: Layout, path: Sequence[str], new: NewValue, *, is_json: bool
+    text: str, file: str, layout: Layout, path: Sequence[str], new: NewValue
 ) -> Iterator[str]:
     """Texts in which the value at ``path`` is replaced or added, best layout first.
 
@@ -216,7 +197,7 @@ def candidates(
         FdlError: A value on the path cannot hold keys, or an anchor makes it part of several
             places.
     """
-    write = _Json(text) if is_json else _Yaml(text)
+    write = _Json(text) if is_json(file) else _Yaml(text)
     span = layout.root
     if span is None or (span.kind == "scalar" and span.start == span.end):
         yield from write.document(path, new)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 from fdl.base.errors import ManifestError
+from fdl.base.light_record import Record
 from fdl.manifest.node import origin, relative
 
 TYPE_CHECKING = False
@@ -69,13 +70,16 @@ def _refuse_contradictions(level: Level, name: str, spec: Node, settings: list[s
         )
 
 
-class Level:
+class Level(Record):
     """One manifest on the path to a command.
 
     Attributes:
         manifest: The manifest.
         names: The command names that lead to it; empty for the project.
         root: Directory of the project.
+        spec: The parent's entry for this command; None for the project.
+        above: The mappings of the levels above whose ``env`` and ``env_file`` apply here, too.
+        parent: The level above; None for the project.
         entry: The program of this level: the manifest's own, or the one that a parent sets.
         style: How settings are written for a program without declared spellings; may be empty.
         subcommand: The subcommand of the program that this level selects, or None.
@@ -83,31 +87,24 @@ class Level:
         description: The manifest's description, or the parent's description of this command.
         scopes: Mappings whose ``env`` and ``env_file`` apply here, weakest first: those of the
             levels above, the manifest, and the parent's entry for this command.
-        spec: The parent's entry for this command; None for the project.
-        parent: The level above; None for the project.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        names: tuple[str, ...],
-        root: str,
-        spec: Node | None,
-        above: tuple[Node, ...] = (),
-        parent: Level | None = None,
-    ) -> None:
-        node = manifest.node
-        self.spec = spec
-        self.parent = parent
-        self.manifest = manifest
-        self.names = names
-        self.root = root
+    manifest: Manifest
+    names: tuple[str, ...]
+    root: str
+    spec: Node | None
+    above: tuple[Node, ...] = ()
+    parent: Level | None = None
+
+    def settle(self) -> None:
+        """Read what the manifest, or the parent's entry, says about the program."""
+        node, spec = self.manifest.node, self.spec
         self.entry = (spec.get("entry") if spec else None) or node.get("entry")
         self.style = (spec.text("style") if spec else None) or node.text("style") or ""
         self.subcommand = (spec.text("subcommand") if spec else None) or node.text("subcommand")
         self.cwd = (spec.get("cwd") if spec else None) or node.get("cwd")
         self.description = (spec.text("description") if spec else None) or node.text("description")
-        self.scopes = (*above, node, *((spec,) if spec else ()))
+        self.scopes = (*self.above, node, *((spec,) if spec else ()))
 
     @property
     def commands(self) -> dict[str, Node]:

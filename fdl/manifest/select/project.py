@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from fdl.base.errors import FdlError, ManifestError
+from fdl.base.light_record import Record
 from fdl.manifest.discover import find, find_in
 from fdl.manifest.layers import LOCAL, environments, overlay_file
 from fdl.manifest.load import load, settle
@@ -27,44 +28,39 @@ if TYPE_CHECKING:
     from fdl.manifest.select.walk import Place
 
 
-class Project:
+class Project(Record):
     """Reads the manifests of one project, each once.
 
     Attributes:
         found: The project's manifest on disk.
-        directory: The project root.
         env: The active environments, joined by commas, or None.
-        warnings: What the manifests read so far give reason to warn about.
         writes_cache: Whether what is read may be cached.
         copies: Whether an example that is read is copied to a real manifest.
+        directory: The project root.
+        warnings: What the manifests read so far give reason to warn about.
         examples: The examples that stand in for manifests that do not exist yet.
     """
 
-    def __init__(
-        self,
-        found: Found,
-        env: str | None = None,
-        *,
-        write_cache: bool = False,
-        copies: bool = False,
-    ) -> None:
-        self.found = found
-        self.directory = found.directory
-        self.env = env
+    found: Found
+    env: str | None = None
+    writes_cache: bool = False
+    copies: bool = False
+
+    def settle(self) -> None:
+        """Begin with no manifest read."""
+        self.directory = self.found.directory
         self.warnings: list[str] = []
         self._told = 0
-        self.copies = copies
         self.examples: list[Found] = []
-        self.writes_cache = write_cache
         self._read: dict[str, Manifest] = {}
 
     def under(self, env: str) -> Project:
         """The same project under an environment."""
-        return Project(self.found, env, write_cache=self.writes_cache)
+        return Project(self.found, env, self.writes_cache)
 
     def copying(self) -> Project:
         """The same project, whose examples are copied to real manifests when they are read."""
-        return Project(self.found, self.env, write_cache=self.writes_cache, copies=True)
+        return Project(self.found, self.env, self.writes_cache, copies=True)
 
     @property
     def root(self) -> Manifest:
@@ -237,7 +233,7 @@ class Project:
         self._told = len(self.warnings)
         return fresh
 
-    def settle(self) -> dict[str, str]:
+    def copy_examples(self) -> dict[str, str]:
         """Copy the examples that were read to real manifests; the names of both in the project."""
         from fdl.manifest.example import settled
 

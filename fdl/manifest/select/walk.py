@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fdl.manifest.node import Node
 
 
-class Place:
+class Place(Record):
     """A path command, and the folder that it leads to.
 
     Attributes:
@@ -28,11 +28,10 @@ class Place:
         problem: Why it cannot be read.
     """
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
-        self.directory = ""
-        self.level: Level | None = None
-        self.problem: FdlError | None = None
+    names: tuple[str, ...]
+    directory: str = ""
+    level: Level | None = None
+    problem: FdlError | None = None
 
     @property
     def overlays(self) -> dict[str, str]:

@@ -9,12 +9,13 @@ from contextlib import suppress
 
 from fdl.base.errors import FdlError
 from fdl.base.files import put_own
+from fdl.base.venv import content
 from fdl.manifest.cache import make_folder
 from fdl.manifest.select.level import RUN, Level
 from fdl.programs.parameters.contract import PROBE_VARIABLE
 from fdl.programs.schema import from_source, inline
 from fdl.programs.schema.cache import fetch
-from fdl.programs.schema.program import content, named_files, script, words
+from fdl.programs.schema.program import named_files, script, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -26,51 +26,20 @@ from fdl.programs.parameters import document
 from fdl.programs.parameters.document import plain
 from fdl.programs.parameters.parameter import Parameter, collapsed_last, help_word
 from fdl.programs.parameters.parser import (
-    Parser,
     RefusedError,
-    Source,
     argument_rows,
     option_tables,
+    read_words,
     slots,
 )
 
 if TYPE_CHECKING:
-    from fdl.base.output import Palette
+    from fdl.programs.parameters.parser import Stack, Where
 
 
 def usage(program: str, parameters: Sequence[Parameter]) -> str:
     """How a program is called: ``python main.py [OPTIONS] <data>``."""
     return " ".join([program, "[OPTIONS]", *slots(parameters)])
-
-
-def render(
-    program: str,
-    description: str,
-    parameters: Sequence[Parameter],
-    collapsed: Mapping[str, str],
-    group: str = "",
-    *,
-    version: bool,
-    palette: Palette,
-    width: int,
-) -> str:
-    """One page: usage, description, arguments, options.
-
-    A group is shown alone; ``all`` shows every group in full.
-
-    Raises:
-        UsageError: No option has this group.
-    """
-    page = Page(palette, width)
-    page.usage(usage(program, parameters))
-    if group in ("", ALL_GROUPS):
-        for paragraph in filter(str.strip, re.split(r"\n\s*\n", description)):
-            page.prose(paragraph)
-        page.table("Arguments", argument_rows(parameters))
-    common = [Row("-V, --version", "Show the version")] if version else []
-    for heading, rows in option_tables(parameters, collapsed, common, group):
-        page.table(heading, rows)
-    return page.render()
 
 
 if TYPE_CHECKING:
@@ -134,7 +103,7 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
 
     _parameters: ClassVar[tuple[Parameter, ...]] = ()
     _collapsed: ClassVar[dict[str, str]] = {}
-    _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
+    _stacks: dict[str, Any] = PrivateAttr(default_factory=dict)
     _parsed: dict[str, Any] = PrivateAttr(default_factory=dict)
     _handover: Handover = PrivateAttr(default_factory=lambda: Handover({}))
 
@@ -172,7 +141,7 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
         """
         handover = Handover(os.environ, argv)
         try:
-            values, sources = Parser(cls._parameters).parse(argv, os.environ, handover.generated)
+            stacks = read_words(cls._parameters, argv, os.environ, handover.generated)
         except RefusedError as problem:
             said, hint = str(problem), ""
             if problem.surplus:
@@ -181,18 +150,15 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
             elif problem.unknown and (hint := handover.meant_by_option(problem.unknown)):
                 # This is certain, so the guess in the message is not needed.
                 said = f"unknown option `{problem.unknown}`"
-            where = _whereabouts(handover, problem.source)
+            where = _whereabouts(handover, problem.where)
             raise FdlArgsError(f"{said}{where}", hint=hint) from None
-        given = {
-            name: value
-            for name, value in values.items()
-            if sources[name].index is not None or sources[name].variable is not None
-        }
+        strongest = {name: stack[0] for name, stack in stacks.items()}
+        given = {name: value for name, (value, place) in strongest.items() if place is not None}
         try:
             made = cls(**given)
         except ValidationError as problem:
-            raise cls._refused(problem, values, sources, handover) from None
-        made._sources = sources
+            raise cls._refused(problem, stacks, handover) from None
+        made._stacks = stacks
         made._parsed = dict(made.__dict__)
         made._handover = handover
         return made
@@ -201,8 +167,7 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
     def _refused(
         cls,
         problem: ValidationError,
-        values: dict[str, Any],
-        sources: dict[str, Source],
+        stacks: dict[str, Stack],
         handover: Handover,
     ) -> FdlArgsError:
         """The error for what a validator has refused."""
@@ -211,8 +176,9 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
         field = first["loc"][0] if first["loc"] else None
         for one in cls._parameters:
             if one.field == field:
-                where = _whereabouts(handover, sources[one.field])
-                return FdlArgsError(one.refusal(plain(values[one.field]), reason) + where)
+                value, where = stacks[one.field][0]
+                refusal = one.refusal(plain(value), reason)
+                return FdlArgsError(refusal + _whereabouts(handover, where))
         return FdlArgsError(reason)
 
     @classmethod
@@ -268,19 +234,24 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
 
     @classmethod
     def _render(cls, program: str, stream: TextIO | None, group: str) -> str:
+        """One page: usage, description, arguments, options."""
+        page = Page(
+            output.palette(stream) if stream else output.Palette(False),
+            terminal_width(stream) if stream else 80,
+        )
+        page.usage(usage(program, cls._parameters))
+        if group in ("", ALL_GROUPS):
+            for paragraph in filter(str.strip, re.split(r"\n\s*\n", cls._description())):
+                page.prose(paragraph)
+            page.table("Arguments", argument_rows(cls._parameters))
+        common = [Row("-V, --version", "Show the version")] if cls._version() else []
         try:
-            return render(
-                program,
-                cls._description(),
-                cls._parameters,
-                cls._collapsed,
-                group,
-                version=bool(cls._version()),
-                palette=output.palette(stream) if stream else output.Palette(False),
-                width=terminal_width(stream) if stream else 80,
-            )
+            tables = option_tables(cls._parameters, cls._collapsed, common, group)
         except UsageError as problem:
             raise FdlArgsError(problem.message, problem.hint) from None
+        for heading, rows in tables:
+            page.table(heading, rows)
+        return page.render()
 
     @classmethod
     def _description(cls) -> str:
@@ -314,7 +285,7 @@ class FdlArgs(BaseModel, metaclass=_Declarations):
 
     def _trail(self, one: Parameter, value: Any) -> list[tuple[Any, Place]]:
         """Every value of a field, strongest first; what the program changed later is its own."""
-        found = self._sources.get(one.field)
+        found: Stack | None = self._stacks.get(one.field)
         if found is None:
             given = one.field in self.model_fields_set
             return [(value, Place(PROGRAM if given else DEFAULT))]
@@ -359,9 +330,9 @@ def _program() -> str:
     return f"python {shlex.quote(script)}"
 
 
-def _whereabouts(handover: Handover, source: Source | None) -> str:
+def _whereabouts(handover: Handover, where: Where) -> str:
     """Where a refused value stands, unless it was typed a moment ago."""
-    if source is None:
+    if where is None:
         return ""
-    place = handover.place(source)
+    place = handover.place(where)
     return "" if place.origin == TYPED else f" ({place.origin})"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fdl.programs.parameters.parameter import Parameter
-    from fdl.programs.parameters.parser import Source
+    from fdl.programs.parameters.parser import Stack, Where
 
 TYPED = "command line"
 DEFAULT = "default"
@@ -94,18 +94,18 @@ class Handover:
             return f"`{name}` is a preset: {typed} {name}"
         return before_command(flag, typed, self._environment)
 
-    def place(self, source: Source) -> Place:
+    def place(self, where: Where) -> Place:
         """Where a value comes from, in words for a person."""
-        if source.variable is not None:
-            return self._variable(source.variable)
-        if source.index is None:
+        if isinstance(where, str):
+            return self._variable(where)
+        if where is None:
             return Place(DEFAULT)
-        flag = self._flags.get(source.index)
+        flag = self._flags.get(where)
         if flag is not None:
             losers = [(one["value"], one["origin"]) for one in flag.get("losers") or []]
             secret = flag.get("secret", False)
             return Place(flag["origin"], str(flag.get("field", "")), secret=secret, losers=losers)
-        return self._entry if source.index in self.generated else Place(TYPED)
+        return self._entry if where in self.generated else Place(TYPED)
 
     def _variable(self, name: str) -> Place:
         known = self._variables.get(name, {})
@@ -124,12 +124,13 @@ def _plan(environ: Mapping[str, str]) -> dict[str, Any]:
     return plan if isinstance(plan, dict) else {}
 
 
-def trail(
-    one: Parameter, value: Any, source: Source, handover: Handover
-) -> list[tuple[Any, Place]]:
-    """Every value of a parameter as JSON data with its place, strongest first."""
+def trail(one: Parameter, value: Any, stack: Stack, handover: Handover) -> list[tuple[Any, Place]]:
+    """Every value of a parameter as JSON data with its place, strongest first.
+
+    ``value`` is what has become of the strongest one.
+    """
     found: list[tuple[Any, Place]] = []
-    for candidate, where in [(value, source), *source.losers]:
+    for candidate, where in [(value, stack[0][1]), *stack[1:]]:
         place = handover.place(where)
         found.append((plain(candidate), place))
         found += [

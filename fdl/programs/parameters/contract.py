@@ -11,7 +11,7 @@ Imported on the warm path: loads only fdl's own light modules.
 from __future__ import annotations
 
 from fdl.base.light_record import Record
-from fdl.manifest.node import dotted
+from fdl.manifest.node import dotted, text as spelled
 from fdl.manifest.words import (
     ARGUMENT_KEYS,
     DOCUMENT_KEYS,
@@ -63,13 +63,10 @@ class ContractError(ValueError):
     def find(self, node: Node) -> Node:
         """The node of the mistake, if the document is in a manifest under ``node``."""
         for step in self.path:
-            children = node.value
-            if isinstance(children, dict) and step in children:
-                node = children[str(step)]
-            elif isinstance(children, list) and isinstance(step, int):
-                node = children[step]
-            else:
+            found = node.find(step)
+            if found is None:
                 break
+            node = found
         return node
 
 
@@ -185,10 +182,6 @@ def _mapping(row: Row, key: str, path: Path, what: str) -> Row:
     return value
 
 
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(words)
-
-
 def _argument(document: object, path: Path, closed: bool) -> Parameter:
     row = _row(document, path, ARGUMENT_KEYS if closed else ())
     name = _text(row, "name", path)
@@ -267,7 +260,7 @@ def _literal(row: Row, path: Path) -> str:
     if isinstance(said, bool):
         return "python" if said else ""
     if said not in LITERALS:
-        raise ContractError((*path, "literal"), f"must be true, or one of {_listed(LITERALS)}")
+        raise ContractError((*path, "literal"), f"must be true, or one of {', '.join(LITERALS)}")
     return str(said)
 
 
@@ -315,7 +308,7 @@ def _type(row: Row, path: Path) -> tuple[str, bool]:
         return written, False
     if written in LIST_TYPES:
         return written[len("list[") : -1], True
-    allowed = _listed((*TYPES, *LIST_TYPES))
+    allowed = ", ".join((*TYPES, *LIST_TYPES))
     if written is None:
         raise ContractError(path, f"needs a `type`: one of {allowed}")
     raise ContractError((*path, "type"), f"is `{written}`, which is not one of {allowed}")
@@ -331,7 +324,7 @@ def _text(row: Row, key: str, path: Path) -> str:
 def _one_of(row: Row, key: str, path: Path, allowed: Iterable[str]) -> str:
     word = _text(row, key, path)
     if word and word not in allowed:
-        raise ContractError((*path, key), f"is `{word}`, which is not one of {_listed(allowed)}")
+        raise ContractError((*path, key), f"is `{word}`, which is not one of {', '.join(allowed)}")
     return word
 
 
@@ -396,11 +389,6 @@ def _typed(value: object, type_: str, path: Path) -> Any:
         raise ContractError(path, f"must be of type {type_}")
     # A value declared as text may be written as a number: `choices: [1, 2]`.
     return spelled(value) if type_ in ("string", "path") else value
-
-
-def spelled(value: object) -> str:
-    """A value as it is typed: ``true``, not ``True``."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _check_order(arguments: list[Parameter], above: Path) -> None:

@@ -11,13 +11,11 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fdl.manifest.words import ARGUMENT_KEYS, OPTION_KEYS
+from fdl.programs.parameters.contract import FLAG
 from fdl.programs.parameters.parameter import UNSET, Parameter, choice_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-FLAG = "--fdl-schema"
-"""Asks a program for its document."""
 
 
 def is_asked(argv: Sequence[str]) -> bool:

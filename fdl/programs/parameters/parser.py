@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
     from fdl.programs.parameters.parameter import Parameter
 
+    Where = int | str | None
+    """Where a value comes from: the place of its token in argv, a variable, or the declaration."""
+    Stack = list[tuple[Any, Where]]
+    """The values of a parameter, strongest first."""
+
 _VALUE_WORDS = {"string": "TEXT", "int": "INT", "float": "FLOAT", "path": "PATH", "bool": "BOOL"}
 
 
@@ -206,72 +211,54 @@ def _number(text: str) -> object:
         return float(text)
 
 
-class Source:
-    """Where one value came from: a token of argv, a variable, or the declaration.
-
-    Attributes:
-        index: Position of the token in argv, or None.
-        variable: Name of the environment variable, or None.
-        losers: The values this one has beaten, strongest first, each with its source.
-    """
-
-    __slots__ = ("index", "losers", "variable")
-
-    def __init__(self, index: int | None = None, variable: str | None = None) -> None:
-        self.index = index
-        self.variable = variable
-        self.losers: list[tuple[Any, Source]] = []
-
-
 class RefusedError(ValueError):
     """Arguments that do not fit; the text is for the user.
 
     Attributes:
-        source: Where the offending value stands, when it is one value that is wrong.
+        where: Where the offending value stands, when it is one value that is wrong.
         surplus: The argument that is one too many, or nothing.
         unknown: The option that does not exist, as it was typed, or nothing.
     """
 
     def __init__(
-        self, message: str, source: Source | None = None, surplus: str = "", unknown: str = ""
+        self, message: str, where: Where = None, surplus: str = "", unknown: str = ""
     ) -> None:
         super().__init__(message)
-        self.source = source
+        self.where = where
         self.surplus = surplus
         self.unknown = unknown
 
 
-class Parser:
-    """Reads argument vectors against a list of parameters.
+def read_words(
+    parameters: Sequence[Parameter],
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    generated: Collection[int] = (),
+) -> dict[str, Stack]:
+    """Read an argument vector: field -> its values.
 
     Of several values for one parameter the strongest counts: what was typed, then the environment,
     then tokens that nobody typed, then the default. Among tokens of one kind the last counts;
     those of a list add up.
+
+    Args:
+        parameters: What may be given.
+        argv: The tokens.
+        environ: The environment.
+        generated: The places in ``argv`` of tokens that come out of a manifest.
+
+    Raises:
+        RefusedError: The tokens, or a variable, do not fit the parameters.
     """
-
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
-        self._parameters = sorted(parameters, key=lambda one: one.kind == "arg")
-
-    def parse(
-        self, argv: Sequence[str], environ: Mapping[str, str], generated: Collection[int] = ()
-    ) -> tuple[dict[str, Any], dict[str, Source]]:
-        """Return every value and its source.
-
-        ``generated`` are the positions in ``argv`` of tokens that come out of a manifest.
-
-        Raises:
-            RefusedError: The tokens, or a variable, do not fit the parameters.
-        """
-        given = _Reading(self._parameters).read(argv)
-        values, sources = {}, {}
-        for one in self._parameters:
-            stack = _ranked(one, given.get(one.field, []), environ, generated)
-            if not stack:
-                allowed = f" -- allowed: {', '.join(one.choice_texts())}" if one.choices else ""
-                raise RefusedError(f"missing required argument {one.display}{allowed}")
-            values[one.field], sources[one.field] = stack[0]
-            sources[one.field].losers = stack[1:]
-        return values, sources
+    given = _Reading(parameters).read(argv)
+    found: dict[str, Stack] = {}
+    for one in sorted(parameters, key=lambda one: one.kind == "arg"):
+        stack = _ranked(one, given.get(one.field, []), environ, generated)
+        if not stack:
+            allowed = f" -- allowed: {', '.join(one.choice_texts())}" if one.choices else ""
+            raise RefusedError(f"missing required argument {one.display}{allowed}")
+        found[one.field] = stack
+    return found
 
 
 def _ranked(
@@ -279,31 +266,29 @@ def _ranked(
     given: list[tuple[Any, int]],
     environ: Mapping[str, str],
     generated: Collection[int],
-) -> list[tuple[Any, Source]]:
-    """All values of a parameter, strongest first."""
+) -> Stack:
+    """All values of a parameter."""
     stack = _of_tokens(one, [found for found in given if found[1] not in generated])
     text = environ.get(one.env, "") if one.env else ""
     if text:
-        source = Source(variable=one.env)
-        stack.append((_read(one, text, source), source))
+        stack.append((_read(one, text, one.env), one.env))
     stack += _of_tokens(one, [found for found in given if found[1] in generated])
     if not one.required:
-        stack.append((one.absent(), Source()))
+        stack.append((one.absent(), None))
     return stack
 
 
-def _read(one: Parameter, text: str, source: Source) -> Any:
+def _read(one: Parameter, text: str, where: Where) -> Any:
     try:
         return one.split(text) if one.shape == "list" else one.convert(text)
     except ValueError as problem:
-        raise RefusedError(str(problem), source) from None
+        raise RefusedError(str(problem), where) from None
 
 
-def _of_tokens(one: Parameter, given: list[tuple[Any, int]]) -> list[tuple[Any, Source]]:
-    if one.shape == "list":
-        joined = [item for value, _ in given for item in value]
-        return [(joined, Source(given[-1][1]))] if given else []
-    return [(value, Source(index)) for value, index in reversed(given)]
+def _of_tokens(one: Parameter, given: list[tuple[Any, int]]) -> Stack:
+    if one.shape == "list" and given:
+        return [([item for value, _ in given for item in value], given[-1][1])]
+    return [*reversed(given)]
 
 
 class _Reading:
@@ -345,7 +330,7 @@ class _Reading:
 
             guess = did_you_mean(name, [*self._options, *RESERVED_LONG], typed="--{}")
             said = f"unknown option `--{name}`{guess and f', {guess}'}"
-            raise RefusedError(said, Source(index), unknown=f"--{name}")
+            raise RefusedError(said, index, unknown=f"--{name}")
         return self._take(one, argv, index, text if equals else None)
 
     def _read_cluster(self, argv: Sequence[str], index: int) -> int:
@@ -354,7 +339,7 @@ class _Reading:
             one = self._shorts.get(letter)
             if one is None:
                 said = f"unknown option `-{letter}`"
-                raise RefusedError(said, Source(index), unknown=f"-{letter}")
+                raise RefusedError(said, index, unknown=f"-{letter}")
             if position == len(letters) - 1:
                 return self._take(one, argv, index, text if equals else None)
             if one.shape != "flag":
@@ -370,17 +355,17 @@ class _Reading:
         end = index + 1
         if one.shape == "flag":
             if attached is not None:
-                raise RefusedError(f"`{one.display}` takes no value", Source(index))
+                raise RefusedError(f"`{one.display}` takes no value", index)
             value = True
         elif attached is not None:
-            value = _read(one, attached, Source(index))
+            value = _read(one, attached, index)
         elif end < len(argv) and one.may_take(argv[end]):
-            value = _read(one, argv[end], Source(index))
+            value = _read(one, argv[end], index)
             end += 1
         # The default of `T` is for the absent option. Without a value, a slip of the fingers would
         # silently replace what the manifest says.
         elif one.shape != "optional" or one.default is UNSET:
-            raise RefusedError(f"`{one.display}` requires a value", Source(index))
+            raise RefusedError(f"`{one.display}` requires a value", index)
         else:
             value = one.default
         self._store(one, value, index)
@@ -398,9 +383,9 @@ class _Reading:
                 try:
                     value = one.convert(text)
                 except ValueError as problem:
-                    raise RefusedError(str(problem), Source(index)) from None
+                    raise RefusedError(str(problem), index) from None
                 self._store(one, [value] if one.shape == "list" else value, index)
             del words[:count]
         if words:
             index, word = words[0]
-            raise RefusedError(f"unexpected argument `{word}`", Source(index), surplus=word)
+            raise RefusedError(f"unexpected argument `{word}`", index, surplus=word)

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 from _imp import source_hash
 
-from fdl.base.files import names, put_own, read_text
-from fdl.manifest.cache import make_folder
+from fdl.base.files import names, read_text
+from fdl.base.light_record import Record
+from fdl.manifest.cache import keep
 from fdl.version import __version__
 
 TYPE_CHECKING = False
@@ -39,7 +40,7 @@ _SUFFIXES = tuple(
 )
 
 
-class Record:
+class Answer(Record):
     """One answer: a schema, or the reason why there is none.
 
     Attributes:
@@ -47,11 +48,8 @@ class Record:
         problem: Why the request failed or the answer was not understood; empty for a schema.
     """
 
-    __slots__ = ("problem", "schema")
-
-    def __init__(self, schema: Schema | None, problem: str) -> None:
-        self.schema = schema
-        self.problem = problem
+    schema: Schema | None
+    problem: str = ""
 
 
 def location(level: Level, folder: str = FOLDER) -> str:
@@ -68,7 +66,7 @@ def location(level: Level, folder: str = FOLDER) -> str:
     return os.path.join(directory, folder, f"{name}.json")
 
 
-def fetch(level: Level, folder: str = FOLDER) -> Record | None:
+def fetch(level: Level, folder: str = FOLDER) -> Answer | None:
     """The record of a level's entry, if nothing it depends on has changed since."""
     try:
         text = read_text(location(level, folder))
@@ -81,11 +79,11 @@ def fetch(level: Level, folder: str = FOLDER) -> Record | None:
         ):
             return None
         if document["problem"]:
-            return Record(None, str(document["problem"]))
+            return Answer(None, str(document["problem"]))
         from fdl.programs.parameters.contract import parse
 
         source = "source" if folder == SOURCES else "program"
-        return Record(parse(document["schema"], source=source), "")
+        return Answer(parse(document["schema"], source=source))
     except Exception:
         # A foreign file may hold anything, and some content makes the C scanner misbehave.
         return None
@@ -118,16 +116,10 @@ def store(
 
     The answer is a checked document, or None with a problem; ``files`` come from :func:`stamps`.
     """
-    import json
-    from contextlib import suppress
-
     document = {"key": _key(level), "files": files, "problem": problem, "schema": answer}
-    with suppress(OSError):
-        make_folder(os.path.join(level.manifest.directory, ".fdl"))
-        # Defaults may be private: only users who can read the manifest may read the record.
-        mode = os.stat(level.manifest.found.path).st_mode & 0o666
-        content = json.dumps(document, separators=(",", ":")).encode()
-        put_own(level.manifest.directory, location(level, folder), content, mode)
+    # Defaults may be private, as the manifest may be.
+    manifest = level.manifest
+    keep(manifest.directory, location(level, folder), document, [manifest.found.path])
 
 
 def _key(level: Level) -> list[object]:

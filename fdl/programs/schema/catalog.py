@@ -30,9 +30,10 @@ class Known(NamedTuple):
     """What is known about the arguments of one program, from one origin.
 
     Attributes:
-        name: The command as typed.
+        name: The command as typed, or the file's name if no command leads to it.
         path: Absolute path of the file that holds it.
-        status: As that of :class:`Cached`.
+        status: ``fresh``, ``stale``, ``failed`` (fresh, but the program could not answer) or
+            ``orphan`` (no manifest beside it).
         source: ``program`` (it answered), ``source`` (read from its source) or ``manifest``
             (written under ``schema:``).
         age_s: Seconds since the file was written.
@@ -45,19 +46,8 @@ class Known(NamedTuple):
     age_s: int
 
 
-class Cached(NamedTuple):
-    """One file of the cache.
-
-    Attributes:
-        name: The command as typed, or the file's name if no command leads to it.
-        path: Absolute path.
-        status: ``fresh``, ``stale``, ``failed`` (fresh, but the program could not answer) or
-            ``orphan`` (no manifest beside it).
-    """
-
-    name: str
-    path: str
-    status: str
+def _known(name: str, path: str, status: str, source: str = "program") -> Known:
+    return Known(name, path, status, source, max(0, int(time() - os.lstat(path).st_mtime)))
 
 
 def programs(project: Level, load: Load) -> Iterator[Place]:
@@ -75,7 +65,7 @@ def name_of(program: Place) -> str:
     return " ".join(program.names) or (_basename(level.manifest.directory) if level else "")
 
 
-def cached(project: Level, load: Load) -> list[Cached]:
+def cached(project: Level, load: Load) -> list[Known]:
     """Every cached schema below the project, and those of its other commands, sorted by path."""
     levels = {
         location(program.level): program for program in programs(project, load) if program.level
@@ -87,7 +77,7 @@ def cached(project: Level, load: Load) -> list[Cached]:
         known = levels.get(file)
         level = known.level if known else _lone_level(file, load)
         name = name_of(known) if known else _basename(file).removesuffix(".json")
-        found.append(Cached(name, file, _status(file, level)))
+        found.append(_known(name, file, _status(file, level)))
     return found
 
 
@@ -97,8 +87,8 @@ def origins(project: Level, load: Load) -> list[Known]:
     What the manifest or the source says is listed only while no fresh answer of the program is
     used instead.
     """
-    found = [(*one, "program") for one in cached(project, load)]
-    answered = {path for _, path, status, _ in found if status == "fresh"}
+    found = cached(project, load)
+    answered = {one.path for one in found if one.status == "fresh"}
     for program in programs(project, load):
         level = program.level
         if level is None or location(level) in answered:
@@ -106,15 +96,12 @@ def origins(project: Level, load: Load) -> list[Known]:
         source = location(level, SOURCES)
         record = fetch(level, SOURCES)
         if (node := level.manifest.node.get("schema")) is not None:
-            found.append((name_of(program), node.file, "fresh", "manifest"))
+            found.append(_known(name_of(program), node.file, "fresh", "manifest"))
         elif record is None and os.path.isfile(source):
-            found.append((name_of(program), source, "stale", "source"))
+            found.append(_known(name_of(program), source, "stale", "source"))
         elif record is not None and record.schema:
-            found.append((name_of(program), source, "fresh", "source"))
-    return [
-        Known(name, path, status, kind, max(0, int(time() - os.lstat(path).st_mtime)))
-        for name, path, status, kind in sorted(found, key=lambda one: one[1])
-    ]
+            found.append(_known(name_of(program), source, "fresh", "source"))
+    return sorted(found, key=lambda one: one.path)
 
 
 def matches(name: str, path: str, wanted: str) -> bool:

@@ -4,15 +4,15 @@ Everything here reads text; nothing is imported or executed.
 """
 
 # The paths of a Level are strings.
-# ruff: noqa: PTH113, PTH118, PTH119, PTH120, PTH123, PTH207
+# ruff: noqa: PTH113, PTH118, PTH119, PTH120, PTH207
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shlex
 from itertools import pairwise
 
+from fdl.base.venv import content, module_file, with_imports
 from fdl.manifest.select.level import Level
 
 TYPE_CHECKING = False
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 _PYTHONS = ("python", "pypy")
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _OTHERS = frozenset(("node", "ruby", "perl", "julia", "Rscript", "deno", "bun"))
-
-# Enough for a project's own modules. Edits in further files are not noticed.
-_MOST_FILES = 100
-_MOST_BYTES = 16 << 20
 
 
 def words(level: Level) -> list[str]:
@@ -76,25 +72,9 @@ def sources(level: Level) -> list[str]:
     script, so an edit there must count.
     """
     found = named_files(level)
-    for file in found:
-        if not file.endswith(".py"):
-            continue
-        for name in _imports(file):
-            imported = _module(level, name, os.path.dirname(file))
-            if imported and imported not in found:
-                found.append(imported)
-            if len(found) >= _MOST_FILES:
-                return found
-    return found
-
-
-def content(file: str) -> bytes:
-    """The beginning of a file; empty if it cannot be read."""
-    try:
-        with open(file, "rb") as stream:
-            return stream.read(_MOST_BYTES)
-    except OSError:
-        return b""
+    scripts = [file for file in found if file.endswith(".py")]
+    read = (file for file, _ in with_imports(scripts, _folders(level)))
+    return list(dict.fromkeys((*found, *read)))
 
 
 def _is_python(token: str) -> bool:
@@ -110,37 +90,15 @@ def _file(level: Level, token: str) -> str | None:
     return path if os.path.isfile(path) else None
 
 
-def _module(level: Level, name: str, beside: str = "") -> str | None:
+def _folders(level: Level) -> list[str]:
+    """Where the modules of a project are searched."""
+    roots = (level.start_folder(), level.root)
+    return [folder for root in roots for folder in (root, os.path.join(root, "src"))]
+
+
+def _module(level: Level, name: str) -> str | None:
     """The file of a module, or the file that runs when its package is started."""
-    parts = name.split(".")
-    roots = [level.start_folder(), level.root]
-    folders = [beside] if beside else []
-    folders += [folder for root in roots for folder in (root, os.path.join(root, "src"))]
-    for folder in folders:
-        base = os.path.join(folder, *parts)
-        ends = ("__init__.py",) if beside else ("__main__.py",)
-        for candidate in (f"{base}.py", *(os.path.join(base, end) for end in ends)):
-            if os.path.isfile(candidate):
-                return os.path.normpath(candidate)
-    return None
-
-
-def _imports(file: str) -> list[str]:
-    """The modules that a Python file imports, relative ones by their bare names."""
-    try:
-        tree = ast.parse(content(file))
-    # The limits of the parser count too: the imports of such a file are ignored.
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    names: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            names += [module] if module else []
-            names += [f"{module}.{alias.name}".lstrip(".") for alias in node.names]
-    return [name for name in names if all(part.isidentifier() for part in name.split("."))]
+    return module_file(_folders(level), name, "__main__.py")
 
 
 _LAUNCHERS = frozenset(
@@ -168,7 +126,7 @@ def script_of(level: Level, packages: Sequence[str]) -> tuple[str | None, str]:
                 module = tokens[place + 1]
                 # `python -m torch.distributed.run train.py` starts another program, too.
                 if not module.endswith(("distributed.run", "distributed.launch")):
-                    return _module(level, module) or _installed(module, packages), ""
+                    return _module(level, module) or _started(module, packages), ""
             if token.endswith(".py") and (file := _file(level, token)):
                 return file, ""
         return _command(tokens, packages)
@@ -178,15 +136,6 @@ def script_of(level: Level, packages: Sequence[str]) -> tuple[str | None, str]:
     return _command(tokens, packages)
 
 
-def _installed(name: str, packages: Sequence[str]) -> str | None:
-    for folder in packages:
-        base = os.path.join(folder, *name.split("."))
-        for file in (f"{base}.py", os.path.join(base, "__main__.py")):
-            if os.path.isfile(file):
-                return file
-    return None
-
-
 def _command(tokens: Sequence[str], packages: Sequence[str]) -> tuple[str | None, str]:
     """The file and the function of a command that a package has installed."""
     wanted = next((word for word in tokens if os.path.basename(word) not in ("run", "uv")), "")
@@ -194,14 +143,14 @@ def _command(tokens: Sequence[str], packages: Sequence[str]) -> tuple[str | None
         # Reading all entry points takes milliseconds; nothing is imported.
         for target in _entry_points(folder, os.path.basename(wanted)):
             module, _, function = target.partition(":")
-            if file := _installed(module, [folder]) or _package(module, folder):
+            if file := _started(module, [folder]) or module_file([folder], module):
                 return file, function.partition("[")[0].strip()
     return None, ""
 
 
-def _package(name: str, folder: str) -> str | None:
-    file = os.path.join(folder, *name.split("."), "__init__.py")
-    return file if os.path.isfile(file) else None
+def _started(module: str, packages: Sequence[str]) -> str | None:
+    """The file that runs when an installed module is started."""
+    return module_file(packages, module, "__main__.py")
 
 
 def _entry_points(folder: str, command: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from fdl.programs.source import absl, commands, fdl_args, fire, hydra, jsonargpa
 from fdl.programs.source.interpret import Interpreter, Thing
 from fdl.programs.source.parsers import Parser, new_parser
 from fdl.programs.source.rows import COMPUTED, Program
-from fdl.programs.source.source import Library, Roots, given
+from fdl.programs.source.source import Library, given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,12 +30,9 @@ if TYPE_CHECKING:
     from fdl.programs.source.interpret import Call, Definition, Scope
     from fdl.programs.source.source import Module
 
-    Declare = Callable[[Program, Definition, Interpreter], None]
+    Read = Callable[[Call, Interpreter], Program | None]
 
 __all__ = ["read"]
-
-
-_LIGHTNING = ("fit", "validate", "test", "predict")
 
 
 def read(level: Level) -> tuple[dict[str, Any] | None, list[str]]:
@@ -51,7 +48,7 @@ def read(level: Level) -> tuple[dict[str, Any] | None, list[str]]:
     folders += [os.path.join(one, "src") for one in folders]
     # The base classes of FdlArgs are read, too.
     own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
-    library = Library(Roots(level.root, folders, [*packages, own]))
+    library = Library(level.root, folders, [*packages, own])
     module = library.open(file)
     if module is None:
         return None, [file]
@@ -69,7 +66,7 @@ class _Reader:
         self._parsers: list[Parser] = []
         self._decorated = commands.Decorated()
         self._flags = absl.Flags()
-        self._own: dict[str, fdl_args.Arguments | None] = {}
+        self._own: dict[str, Program | None] = {}
         self._interpreter = Interpreter(library, self._known(), self._take)
 
     def read(self, module: Module, function: str) -> Program | None:
@@ -83,9 +80,8 @@ class _Reader:
             return last if len(self._own) == 1 else None
         if self._flags.program.options:
             return self._flags.program
-        found = self._parsers + [
-            commands.as_parser(one) for one in self._commands(module, function)
-        ]
+        apps = self._commands(module, function)
+        found = [*self._parsers, *(Parser(one.settled(), rank=2) for one in apps)]
         declaring = [one.program for one in sorted(found, key=lambda one: -one.rank)]
         return next((one for one in declaring if one.declares), None)
 
@@ -109,18 +105,12 @@ class _Reader:
             "*.parse_or_schema": self._fdl_args,
             "*.ArgumentParser": self._parser,
             "jsonargparse.ArgumentParser": self._typed,
-            **dict.fromkeys(("jsonargparse.CLI", "jsonargparse.auto_cli"), self._typed_cli),
             "*.HfArgumentParser": self._of_classes,
             "*.TrlParser": self._of_classes,
-            "tyro.cli": partial(self._tyro, tyro.Reader.cli),
-            "tyro.extras.subcommand_cli_from_dict": partial(self._tyro, tyro.Reader.commands),
-            "tyro.extras.overridable_config_cli": partial(self._tyro, tyro.Reader.commands),
-            "fire.Fire": self._fire,
             "*.Typer": self._typer,
-            "typer.run": partial(self._declared, commands.signature),
-            "*.LightningCLI": self._lightning,
-            "omegaconf.OmegaConf.from_cli": self._key_value,
         }
+        for name, read in _CALLS.items():
+            known[name] = partial(self._whole, read)
         for name in absl.KINDS:
             known[f"*.DEFINE_{name}"] = partial(self._flags.define, name, self._members)
         for name in absl.OTHERS:
@@ -144,10 +134,11 @@ class _Reader:
     def _typed(self, _: Call) -> Thing:
         return self._keep(jsonargparse.TypedParser(self._interpreter))
 
-    def _typed_cli(self, call: Call) -> object:
-        parser = jsonargparse.cli(call, self._interpreter)
-        if parser is not None:
-            self._keep(parser)
+    def _whole(self, read: Read, call: Call) -> object:
+        """Take what one call declares and parses."""
+        program = read(call, self._interpreter)
+        if program is not None:
+            self._keep(Parser(program, rank=1 if program.style == "keyvalue" else 2))
         return COMPUTED
 
     def _of_classes(self, call: Call) -> Thing:
@@ -162,45 +153,38 @@ class _Reader:
                 records.declare(parser.program, found, self._interpreter)
         return parser
 
-    def _declared(self, declare: Declare, call: Call) -> object:
-        """Declare what the function or class takes that is the first argument of a call."""
-        node = next(iter(call.node.args), None)
-        found = self._interpreter.definition(node, call.module) if node is not None else None
-        if found is not None:
-            parser = self._keep(Parser(Program(), rank=2))
-            declare(parser.program, found, self._interpreter)
-        return COMPUTED
-
-    def _tyro(self, read: Callable[[tyro.Reader, Program], bool], call: Call) -> object:
-        program = Program()
-        if read(tyro.Reader(self._interpreter, call), program):
-            self._keep(Parser(program, rank=2))
-        return COMPUTED
-
-    def _fire(self, call: Call) -> object:
-        program = Program()
-        if fire.read(program, call, self._interpreter):
-            self._keep(Parser(program, rank=2))
-        return COMPUTED
-
     def _typer(self, call: Call) -> Thing:
         return self._decorated.make_typer(self._interpreter.at_end, call)
 
-    def _lightning(self, call: Call) -> object:
-        """Its subcommands are known; what each takes depends on the model's class."""
-        if call.named.get("run") is not False:
-            program = Program()
-            for name in _LIGHTNING:
-                program.commands[name] = Program()
-                program.commands[name].strict = False
-            self._keep(Parser(program, rank=2))
-        return COMPUTED
 
-    def _key_value(self, _: Call) -> object:
-        program = Program()
-        program.style, program.strict = "keyvalue", False
-        self._keep(Parser(program, rank=1))
-        return COMPUTED
+def _lightning(call: Call, _: Interpreter) -> Program | None:
+    """Its subcommands are known; what each takes depends on the model's class."""
+    program = Program()
+    if call.named.get("run") is False:
+        return None
+    for name in ("fit", "validate", "test", "predict"):
+        program.commands[name] = Program()
+        program.commands[name].strict = False
+    return program
+
+
+def _key_value(_: Call, __: Interpreter) -> Program:
+    program = Program()
+    program.style, program.strict = "keyvalue", False
+    return program
+
+
+_CALLS: dict[str, Read] = {
+    **dict.fromkeys(("jsonargparse.CLI", "jsonargparse.auto_cli"), jsonargparse.cli),
+    "tyro.cli": tyro.cli,
+    "tyro.extras.subcommand_cli_from_dict": tyro.commands,
+    "tyro.extras.overridable_config_cli": tyro.commands,
+    "fire.Fire": fire.read,
+    "typer.run": commands.run,
+    "*.LightningCLI": _lightning,
+    "omegaconf.OmegaConf.from_cli": _key_value,
+}
+"""Function of a library that declares and parses in one call -> what reads such a call."""
 
 
 def _packages(level: Level) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fdl.programs.source.rows import COMPUTED, Program, Row
+from fdl.programs.source.rows import COMPUTED, Program
 from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
@@ -45,10 +45,15 @@ class Flags:
             return COMPUTED
         is_enum = "enum" in kind
         of_class = kind.endswith("enum_class")
-        row = Row(
+        choices = call.get(2, "enum_values", ()) if is_enum else ()
+        if of_class:
+            node = given(call.node, "enum_class", 2)
+            choices = members(node, call.module) if node is not None else COMPUTED
+        self.program.option(
+            [f"--{flag}"],
             type=KINDS[kind],
-            default=call.get(1, "default"),
-            choices=call.get(2, "enum_values", ()) if is_enum else (),
+            default=COMPUTED if of_class else call.get(1, "default"),
+            choices=choices,
             help=call.get(3 if is_enum else 2, "help", ""),
             many=kind.startswith("multi") or kind in _SEPARATORS,
             negatives=[f"--no{flag}"] if KINDS[kind] == "bool" else (),
@@ -57,11 +62,6 @@ class Flags:
             # Members of a class may be typed in any case unless it says otherwise.
             ignore_case=call.named.get("case_sensitive", not of_class) is False,
         )
-        if of_class:
-            node = given(call.node, "enum_class", 2)
-            row.choices = members(node, call.module) if node is not None else COMPUTED
-            row.default = COMPUTED
-        self.program.option([f"--{flag}"], row)
         return COMPUTED
 
     def define_other(self, call: Call) -> object:
@@ -69,6 +69,5 @@ class Flags:
         texts = (one for one in call.arguments if isinstance(one, str))
         flag = call.named.get("name") or next(texts, None)
         if isinstance(flag, str):
-            row = Row(place=call.place, default=COMPUTED, doubtful=True)
-            self.program.option([f"--{flag}"], row)
+            self.program.option([f"--{flag}"], place=call.place, default=COMPUTED, doubtful=True)
         return COMPUTED

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 
 from fdl.programs.source.interpret import Thing
-from fdl.programs.source.parsers import Parser, literal_of
-from fdl.programs.source.records import annotation, members, parameters
-from fdl.programs.source.rows import COMPUTED, Program, Row
+from fdl.programs.source.parsers import literal_of
+from fdl.programs.source.records import Annotation, annotation, members, parameters
+from fdl.programs.source.rows import COMPUTED, Program
 from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
@@ -105,10 +105,9 @@ class App(Thing):
 
 def _name_variables(program: Program, prefix: str) -> None:
     """Give each option without a variable the one that click derives from a prefix."""
-    for name, row in program.options.items():
-        row.setdefault(
-            "env", f"{prefix}_{program.fields.get(name, name)}".upper().replace("-", "_")
-        )
+    for name, one in program.options.items():
+        own = f"{prefix}_{program.fields.get(name, name)}".upper().replace("-", "_")
+        one.env = one.env or own
     for name, inner in program.commands.items():
         _name_variables(inner, f"{prefix}_{name}".upper().replace("-", "_"))
 
@@ -179,7 +178,7 @@ class Decorated:
         node = found.node
         program = Program((ast.get_docstring(node) or "").split("\n\n")[0])
         if typer:
-            signature(program, found, interpreter)
+            _signature(program, found, interpreter)
             return program
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call):
@@ -195,7 +194,18 @@ class Decorated:
         return program
 
 
-def signature(program: Program, found: Definition, interpreter: Interpreter) -> None:
+def run(call: Call, interpreter: Interpreter) -> Program | None:
+    """``typer.run(main)``: what the function takes."""
+    node = next(iter(call.node.args), None)
+    found = interpreter.definition(node, call.module) if node is not None else None
+    if found is None:
+        return None
+    program = Program()
+    _signature(program, found, interpreter)
+    return program
+
+
+def _signature(program: Program, found: Definition, interpreter: Interpreter) -> None:
     """Add the parameters of a function as Typer reads them."""
     node = found.node
     if not isinstance(node, ast.FunctionDef):
@@ -224,42 +234,41 @@ def _typer(
     kind = module.origin(info.func).rpartition(".")[2] if info else ""
     value = interpreter.value(default, {}, module) if default is not None else ...
     required = value is ... or (isinstance(default, ast.Constant) and default.value is ...)
-    said = annotation(note, module, interpreter) if note is not None else None
-    if said is not None and said.inner is not None and ast.unparse(said.inner).endswith("Context"):
+    said = annotation(note, module, interpreter) if note is not None else Annotation()
+    if said.inner is not None and ast.unparse(said.inner).endswith("Context"):
         return
     call = interpreter.evaluated(info, {}, module) if info else None
     keywords = call.named if call else {}
-    type_ = said.type if said else "string"
-    row = Row(
-        type=type_,
-        default=None if required else value,
-        choices=said.choices if said else (),
-        help=keywords.get("help", ""),
-        many=bool(said and said.many),
-        nargs=said.nargs if said else None,
-        counted=keywords.get("count") is True,
-        required=required,
-        group=keywords.get("rich_help_panel", ""),
-        place=module.place(one),
-        doubtful=bool(said and said.doubtful),
-        ignore_case=keywords.get("case_sensitive") is False,
-        env=_variable(keywords),
-        literal=literal_of(given(info, "parser"), module),
-    )
+    row: dict[str, Any] = {
+        "type": said.type,
+        "default": None if required else value,
+        "choices": said.choices,
+        "help": keywords.get("help", ""),
+        "many": said.many,
+        "nargs": said.nargs,
+        "counted": keywords.get("count") is True,
+        "required": required,
+        "group": keywords.get("rich_help_panel", ""),
+        "place": module.place(one),
+        "doubtful": said.doubtful,
+        "ignore_case": keywords.get("case_sensitive") is False,
+        "env": _variable(keywords),
+        "literal": literal_of(given(info, "parser"), module),
+    }
     name = one.arg.replace("_", "-")
-    if kind == "Argument" or (kind == "" and required and type_ != "bool"):
-        many = bool(said and said.many)
-        program.argument(name, row, required=required, variadic=many)
+    if kind == "Argument" or (kind == "" and required and said.type != "bool"):
+        program.argument(name, variadic=said.many, **row)
         return
     flags = [word for word in call.arguments if isinstance(word, str)] if call else []
     on = [flag.partition("/")[0] for flag in flags]
     off = [flag.partition("/")[2] for flag in flags if "/" in flag]
-    if type_ == "bool" and not flags:
+    if said.type == "bool" and not flags:
         off = [f"--no-{name}"]
-    if keywords.get("count") is True:
-        row.type = "bool"
-    row.negatives = [flag for flag in off if flag] if row.type == "bool" else ()
-    program.option(on or [f"--{name}"], row)
+    if row["counted"]:
+        row["type"] = "bool"
+    if row["type"] == "bool":
+        row["negatives"] = [flag for flag in off if flag]
+    program.option(on or [f"--{name}"], **row)
 
 
 def _click(
@@ -283,32 +292,29 @@ def _click(
         nargs = len(parts)
     elif has_value and not is_flag:
         nargs = "?"
-    row = Row(
-        type="bool" if is_flag else type_,
-        default=keywords.get("default"),
-        choices=() if is_flag else choices,
-        help=keywords.get("help", ""),
-        many=keywords.get("multiple") is True or nargs not in (None, 1, "?"),
-        nargs=nargs if nargs == "?" or (isinstance(nargs, int) and nargs > 1) else None,
-        counted=keywords.get("count") is True,
-        required=keywords.get("required", False),
-        env=_variable(keywords),
-        literal=literal_of(type_node, module),
-        negatives=[flag for flag in off if flag],
-        place=module.place(node),
-        doubtful=doubtful and not is_flag,
-        ignore_case=_ignores_case(type_node, found, interpreter),
-    )
-    if is_flag and not off:
-        row.default = None
+    said = {
+        "type": "bool" if is_flag else type_,
+        "default": None if is_flag and not off else keywords.get("default"),
+        "choices": () if is_flag else choices,
+        "help": keywords.get("help", ""),
+        "many": keywords.get("multiple") is True or nargs not in (None, 1, "?"),
+        "nargs": nargs if nargs == "?" or (isinstance(nargs, int) and nargs > 1) else None,
+        "counted": keywords.get("count") is True,
+        "required": keywords.get("required", False),
+        "env": _variable(keywords),
+        "literal": literal_of(type_node, module),
+        "negatives": [flag for flag in off if flag],
+        "place": module.place(node),
+        "doubtful": doubtful and not is_flag,
+        "ignore_case": _ignores_case(type_node, found, interpreter),
+    }
     if kind == "option":
-        name = program.option([flag.partition("/")[0].strip() for flag in flags], row)
+        name = program.option([flag.partition("/")[0].strip() for flag in flags], **said)
         program.fields[name] = next((word for word in words if word[:1] != "-"), name)
     elif words:
         required = keywords.get("required", nargs != -1 and "default" not in keywords)
-        program.argument(
-            words[0].replace("_", "-"), row, required=required is True, variadic=nargs == -1
-        )
+        said |= {"required": required is True, "variadic": nargs == -1}
+        program.argument(words[0].replace("_", "-"), **said)
 
 
 def _click_type(
@@ -343,8 +349,3 @@ def _command_name(
 ) -> str:
     value = interpreter.value(given(decorator, "name", 0), {}, found.module)
     return value if isinstance(value, str) else node.name.lower().replace("_", "-")
-
-
-def as_parser(app: App) -> Parser:
-    """A command as a parser that parses."""
-    return Parser(app.settled(), rank=2)

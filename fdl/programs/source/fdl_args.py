@@ -9,9 +9,8 @@ import os
 from pathlib import PurePath
 
 from fdl.base.light_record import Record
-from fdl.programs.parameters.document import document
 from fdl.programs.parameters.parameter import UNSET, Parameter, collapsed_last
-from fdl.programs.source.records import annotation, members
+from fdl.programs.source.records import annotation, lineage, members
 from fdl.programs.source.rows import COMPUTED, Program, fitting
 
 TYPE_CHECKING = False
@@ -29,42 +28,12 @@ _DECIDING = frozenset(
      "parse_or_schema", "schema")
 )  # fmt: skip
 """What makes a class say something else than its fields."""
-_SILENT = ("object", "ABC", "Generic", "Protocol")
 _KEYS = {
     "option": ("default", "short", "help", "choices", "env", "completer", "group"),
     "arg": ("default", "help", "choices", "variadic", "completer"),
 }
 _WORDS = {str: "string", int: "int", float: "float"}
 _PATHS = tuple(f"{module}{name}" for module in ("", "pathlib.") for name in ("Path", "PurePath"))
-
-
-class Arguments(Program):
-    """What a class of FdlArgs declares.
-
-    Attributes:
-        parameters: As the class makes them.
-        collapsed: Groups that a help page shows as one line.
-    """
-
-    def __init__(self, description: object) -> None:
-        super().__init__(description)
-        self.parameters: list[Parameter] = []
-        self.collapsed: dict[str, str] = {}
-
-    @property
-    def declares(self) -> bool:
-        """A class declares that its program takes nothing else, even if it has no field."""
-        return True
-
-    def document(self) -> dict[str, Any]:
-        """The document, as the program prints it."""
-        return document(
-            self.description,
-            collapsed_last(self.parameters, self.collapsed),
-            collapsed=self.collapsed,
-            strict=self.strict,
-            origins=True,
-        )
 
 
 class Field(Record):
@@ -79,7 +48,7 @@ class _Base:
     """Stands for FdlArgs in the order of the classes."""
 
 
-def read(call: Call, interpreter: Interpreter) -> Arguments | None:
+def read(call: Call, interpreter: Interpreter) -> Program | None:
     """What the class of ``Args.parse_or_schema()`` declares; None if the class is not known."""
     owner = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
     found = interpreter.definition(owner, call.module) if owner is not None else None
@@ -98,53 +67,29 @@ class _Reader:
     def __init__(self, interpreter: Interpreter) -> None:
         self._interpreter = interpreter
         self._whole = True
-        self._made: dict[tuple[str, str], type] = {}
         self._fields: dict[str, Field] = {}
         self._collapsed: dict[str, str] = {}
 
-    def read(self, found: Definition) -> Arguments:
-        kind = self._mirror(found)
-        order = [(one, vars(one)["found"]) for one in kind.__mro__ if "found" in vars(one)]
-        texts = [ast.get_docstring(one.node) for like, one in order if issubclass(like, _Base)]
-        made = Arguments(next(filter(None, texts), ""))
-        for like, one in reversed(order):
-            self._body(one, is_model=issubclass(like, _Base))
+    def read(self, found: Definition) -> Program:
+        made = Program()
+        kinds = lineage(found, self._interpreter, made, _is_base, _Base)
+        order = [(vars(one)["found"], issubclass(one, _Base)) for one in kinds]
+        texts = [ast.get_docstring(one.node) for one, is_model in order if is_model]
+        made.description = " ".join(next(filter(None, texts), "").split())
+        made.origins = True
+        for one, is_model in reversed(order):
+            is_plain = not (one.node.decorator_list or one.node.keywords)
+            # Below `if` and `try`, another class may have the name.
+            self._whole = self._whole and is_plain and one.node in one.module.tree.body
+            self._body(one, is_model=is_model)
         parameters = [self._parameter(name, one) for name, one in self._fields.items()]
-        made.parameters = [one for one in parameters if one is not None]
+        known = [one for one in parameters if one is not None]
+        made.arguments = [one for one in known if one.kind == "arg"]
+        shown = collapsed_last(known, self._collapsed)
+        made.options = {one.name: one for one in shown if one.kind == "option"}
         made.collapsed = self._collapsed
-        made.strict = self._whole and issubclass(kind, _Base)
-        return made
-
-    def _mirror(self, found: Definition) -> type:
-        """A class with the bases of the one in the source, for the order in which they count."""
-        key = found.module.file, found.node.name
-        if key in self._made:
-            return self._made[key]
-        if _is_of_fdl(found, "FdlArgs"):
-            return _Base
-        # A class that names itself as its base ends here.
-        self._made[key] = object
-        node = found.node
-        bases: list[type] = []
-        for base in node.bases if isinstance(node, ast.ClassDef) else ():
-            bare = base.value if isinstance(base, ast.Subscript) else base
-            if found.module.origin(bare).rpartition(".")[2] in _SILENT:
-                continue
-            above = self._interpreter.definition(bare, found.module)
-            if above is not None and isinstance(above.node, ast.ClassDef):
-                bases.append(self._mirror(above))
-            else:
-                self._whole = False
-        is_plain = isinstance(node, ast.ClassDef) and not (node.decorator_list or node.keywords)
-        # Below `if` and `try`, another class may have the name.
-        self._whole = self._whole and is_plain and node in found.module.tree.body
-        try:
-            made = type(node.name, tuple(bases), {"found": found})
-        except TypeError:
-            # Python refuses the class, too.
-            self._whole = False
-            made = type(node.name, (), {"found": found})
-        self._made[key] = made
+        is_ours = all(is_model for _, is_model in order[:1])
+        made.strict = made.strict and self._whole and is_ours
         return made
 
     def _body(self, found: Definition, *, is_model: bool) -> None:
@@ -266,6 +211,10 @@ class _Reader:
             if isinstance(holder, dict) and isinstance(key, str | int):
                 return holder.get(key, COMPUTED)
         return self._interpreter.value(node, {}, module)
+
+
+def _is_base(found: Definition) -> bool:
+    return _is_of_fdl(found, "FdlArgs")
 
 
 def _is_of_fdl(found: Definition, name: str) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from fdl.programs.source.interpret import Definition
-from fdl.programs.source.records import parameters
-from fdl.programs.source.rows import Program, Row
+from fdl.programs.source.records import taken
+from fdl.programs.source.rows import Program
 from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
@@ -14,24 +14,26 @@ if TYPE_CHECKING:
     from fdl.programs.source.interpret import Call, Interpreter
 
 
-def read(program: Program, call: Call, interpreter: Interpreter) -> bool:
-    """``fire.Fire(fit)``: whether anything is known of what it takes."""
+def read(call: Call, interpreter: Interpreter) -> Program | None:
+    """``fire.Fire(fit)``: what it takes; None if nothing is known."""
+    program = Program()
     component = given(call.node, "component", 0)
     if component is None:
         for name, node in call.module.definitions.items():
             _add(program, name, Definition(node, call.module), interpreter)
-        return bool(program.commands)
+        return program if program.commands else None
     if isinstance(component, ast.Dict):
         for key, value in zip(component.keys, component.values, strict=True):
             word = interpreter.value(key, {}, call.module)
             if isinstance(word, str):
                 _add(program, word, interpreter.definition(value, call.module), interpreter)
-        return bool(program.commands)
+        return program if program.commands else None
     found = interpreter.definition(component, call.module)
     if found is None:
-        return False
+        return None
     _component(program, found, interpreter)
-    return bool(isinstance(found.node, ast.FunctionDef) or program.options or program.commands)
+    is_function = isinstance(found.node, ast.FunctionDef)
+    return program if is_function or program.options or program.commands else None
 
 
 def _add(program: Program, name: str, found: Definition | None, interpreter: Interpreter) -> None:
@@ -70,22 +72,17 @@ def _parameters(
     program: Program, found: Definition, interpreter: Interpreter, bound: int = 0
 ) -> None:
     """Each parameter is a flag, also one without a default."""
-    if not isinstance(found.node, ast.FunctionDef):
-        return
-    for one, default in parameters(found.node, bound):
-        value = interpreter.value(default, {}, found.module) if default is not None else None
-        kind = {bool: "bool", int: "int", float: "float"}.get(type(value), "string")
+    for name, _, _, said in taken(found, interpreter, program, bound):
+        default = said["default"]
+        kind = {bool: "bool", int: "int", float: "float"}.get(type(default), "string")
         # Fire takes any value for any parameter, so the type is only a guess from the default.
-        row = Row(
+        program.option(
+            [f"--{name}", f"--{name.replace('_', '-')}"],
             type=kind,
-            default=value,
-            required=default is None,
-            negatives=[f"--no{one.arg}"] if kind == "bool" else (),
-            place=found.module.place(one),
+            required=default is ...,
+            negatives=[f"--no{name}"] if kind == "bool" else (),
             doubtful=True,
             literal="python",
             mapping="literal",
+            **said,
         )
-        program.option([f"--{one.arg}", f"--{one.arg.replace('_', '-')}"], row)
-    if found.node.args.kwarg or found.node.args.vararg:
-        program.strict = False

@@ -8,8 +8,7 @@ import ast
 import os
 
 from fdl.base.errors import FdlError
-from fdl.manifest.read import read
-from fdl.programs.source.rows import COMPUTED, Program, Row
+from fdl.programs.source.rows import COMPUTED, Program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,9 +81,12 @@ class _Reader:
                 if words[0] == "override" or name.startswith("hydra"):
                     continue
                 place = os.path.join(group, name.lstrip("/"))
-                options = self._options(place)
-                row = Row(default=chosen.value, choices=options, place=self._place(chosen))
-                program.setting(name.replace("/", "."), row)
+                program.setting(
+                    name.replace("/", "."),
+                    default=chosen.value,
+                    choices=self._options(place),
+                    place=self._place(chosen),
+                )
                 if isinstance(chosen.value, str):
                     inner = f"{package}{name.strip('/').replace('/', '.')}."
                     self.add(program, os.path.join(place, chosen.value), inner)
@@ -99,7 +101,8 @@ class _Reader:
         kinds = {_TYPES.get(type(one), "string") for one in (value if many else [value])}
         kind = kinds.pop() if len(kinds) == 1 else "string"
         computed = isinstance(value, str) and ("${" in value or value == "???")
-        row = Row(
+        program.setting(
+            name,
             type=kind,
             default=COMPUTED if computed else value,
             many=many,
@@ -108,7 +111,6 @@ class _Reader:
             # Only a structured configuration refuses a value of another type.
             doubtful=True,
         )
-        program.setting(name, row)
 
     def _options(self, place: str) -> object:
         if self._is_open:
@@ -126,6 +128,9 @@ class _Reader:
         if file in self.files or len(self.files) >= _MOST_FILES or not os.path.isfile(file):
             return None
         self.files.append(file)
+        # Other programs do not pay for the import of yaml.
+        from fdl.manifest.read import read
+
         try:
             return read(file)
         except FdlError:

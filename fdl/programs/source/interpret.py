@@ -120,16 +120,12 @@ class Interpreter:
 
     def at_end(self, name: ast.expr, module: Module) -> Any:
         """What a name stands for when its module has run: in this file, or where it comes from."""
-        parent, last = _apart(module.origin(name))
-        found = self.library.find(parent, module) if parent else module
-        home = self._home(found, last, set()) if found else None
+        home = self._named(name, module)
         return self._followed(home[0]).get(home[1], COMPUTED) if home else COMPUTED
 
     def constant(self, name: ast.expr, module: Module) -> tuple[ast.expr, Module] | None:
         """The only expression that a name at the top of a file stands for, and the file."""
-        parent, last = _apart(module.origin(name))
-        found = self.library.find(parent, module) if parent else module
-        home = self._home(found, last, set()) if found else None
+        home = self._named(name, module)
         if home is None or home[1] not in home[0].constants or home[1] in home[0].changing:
             return None
         return home[0].constants[home[1]], home[0]
@@ -147,6 +143,12 @@ class Interpreter:
         home, last = self._home(module, name, seen) or (module, name)
         found = home.definitions.get(last)
         return Definition(found, home) if found else None
+
+    def _named(self, name: ast.expr, module: Module) -> tuple[Module, str] | None:
+        """The module that defines what an expression names, and its name there."""
+        parent, last = _apart(module.origin(name))
+        found = self.library.find(parent, module) if parent else module
+        return self._home(found, last, set()) if found else None
 
     def _home(self, module: Module, name: str, seen: set[str]) -> tuple[Module, str] | None:
         """The module that defines what a name of another one stands for, and its name there."""

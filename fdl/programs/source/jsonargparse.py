@@ -6,14 +6,14 @@ import ast
 
 from fdl.programs.source.interpret import Definition, Thing
 from fdl.programs.source.parsers import Parser
-from fdl.programs.source.records import annotation, parameters, settable
-from fdl.programs.source.rows import COMPUTED, Program, Row
+from fdl.programs.source.records import annotation, taken
+from fdl.programs.source.rows import COMPUTED, Program
 from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fdl.programs.source.interpret import Call, Interpreter
-    from fdl.programs.source.records import Annotation
+    from fdl.programs.source.records import Annotation, Said
     from fdl.programs.source.source import Module
 
 _DEEPEST = 6
@@ -24,14 +24,11 @@ class TypedParser(Parser):
 
     Args:
         interpreter: Knows classes and values.
-        rank: How surely it is the program's own.
         positional: Whether parameters without a default are arguments.
     """
 
-    def __init__(
-        self, interpreter: Interpreter, rank: int = 1, *, positional: bool = False
-    ) -> None:
-        super().__init__(Program(), rank)
+    def __init__(self, interpreter: Interpreter, *, positional: bool = False) -> None:
+        super().__init__(Program())
         self._positional = positional
         self.program.style = "snake"
         self._interpreter = interpreter
@@ -43,23 +40,23 @@ class TypedParser(Parser):
         words = [one for one in flags if one.startswith("--")]
         if action is not None and ast.unparse(action).startswith("ActionYesNo"):
             off = [f"--no_{one[2:]}" for one in words]
-            self.program.option(flags, Row(type="bool", place=call.place, negatives=off))
+            self.program.option(flags, type="bool", place=call.place, negatives=off)
             return COMPUTED
         if call.named.get("action") in ("config", "parser") or ast.unparse(
             action or ast.Constant("")
         ).endswith("ActionConfigFile"):
-            self.program.option(flags, Row(type="path", place=call.place))
+            self.program.option(flags, type="path", place=call.place)
             return COMPUTED
         if node is None or "nargs" in call.named or not words:
             return super().do_add_argument(call, group)
-        row = Row(
-            default=call.named.get("default", ...),
-            help=call.named.get("help", ""),
-            required=call.named.get("required", False),
-            group=group,
-            place=call.place,
-        )
-        self._option(words[0].removeprefix("--"), flags, node, call.module, row, 0)
+        said = {
+            "default": call.named.get("default", ...),
+            "help": call.named.get("help", ""),
+            "required": call.named.get("required", False),
+            "group": group,
+            "place": call.place,
+        }
+        self._option(words[0].removeprefix("--"), flags, node, call.module, said, 0)
         return COMPUTED
 
     def do_add_class_arguments(self, call: Call) -> object:
@@ -98,63 +95,51 @@ class TypedParser(Parser):
             depth: How many dataclasses are around it.
             bound: How many of its first parameters are given: ``self``.
         """
-        interpreter = self._interpreter
         node = found.node
-        if isinstance(node, ast.ClassDef) and _is_record(node):
-            for name, field, module, row in settable(found, interpreter, self.program):
-                self._named(f"{prefix}{name}", field.annotation, module, row, depth)
-            return
-        if isinstance(node, ast.ClassDef):
+        if isinstance(node, ast.ClassDef) and not _is_record(node):
             bodies = [one for one in node.body if isinstance(one, ast.FunctionDef)]
             constructor = next((one for one in bodies if one.name == "__init__"), None)
             # A base class may take more.
             self.program.strict = self.program.strict and not node.bases
             if constructor is None:
                 return
-            node, bound = constructor, 1
-        for one, default in parameters(node, bound):
-            value = ... if default is None else interpreter.value(default, {}, found.module)
-            row = Row(default=value, place=found.module.place(one))
-            self._named(f"{prefix}{one.arg}", one.annotation, found.module, row, depth)
-        if node.args.vararg or node.args.kwarg:
-            self.program.strict = False
-
-    def _named(
-        self, name: str, node: ast.expr | None, module: Module, row: Row, depth: int
-    ) -> None:
-        if node is None:
-            self._open(name, row.place)
-        else:
-            self._option(name, [f"--{name}"], node, module, row, depth)
+            found, bound = Definition(constructor, found.module), 1
+        for last, one, module, said in taken(found, self._interpreter, self.program, bound):
+            name = f"{prefix}{last}"
+            if one.annotation is None:
+                self._open(name, said["place"])
+            else:
+                self._option(name, [f"--{name}"], one.annotation, module, said, depth)
 
     def _open(self, name: str, place: str) -> None:
         """An option whose values, and options below it, are not known."""
-        row = Row(place=place, doubtful=True, literal="yaml", words={"null": "null"})
-        self.program.option([f"--{name}"], row)
+        self.program.option(
+            [f"--{name}"], place=place, doubtful=True, literal="yaml", words={"null": "null"}
+        )
 
     def _option(
-        self, name: str, flags: list[str], node: ast.expr, module: Module, row: Row, depth: int
+        self, name: str, flags: list[str], node: ast.expr, module: Module, said: Said, depth: int
     ) -> None:
         """One option by its type hint; a dataclass has options of its own."""
-        said = annotation(node, module, self._interpreter)
-        found = self._interpreter.definition(said.inner, module) if said.inner else None
-        if found is not None and not said.choices and isinstance(found.node, ast.ClassDef):
+        kind = annotation(node, module, self._interpreter)
+        found = self._interpreter.definition(kind.inner, module) if kind.inner else None
+        if found is not None and not kind.choices and isinstance(found.node, ast.ClassDef):
             if _is_record(found.node) and depth < _DEEPEST:
                 self.declare(found, f"{name}.", depth + 1)
             else:
                 self.program.strict = False
-            self._open(name, row.place)
+            self._open(name, said["place"])
             return
-        _fill(row, said)
+        said |= _written(said, kind)
         text = ast.unparse(node)
         if any(one in text for one in ("dict", "Dict", "Mapping", "Any")):
-            row.mapping = "literal"
+            said["mapping"] = "literal"
         # `--x+` adds to the list of `x`.
-        self.program.strict = self.program.strict and not row.many
-        if self._positional and row.required and depth == 0:
-            self.program.argument(name, row, required=True)
+        self.program.strict = self.program.strict and not kind.many
+        if self._positional and said["required"] and depth == 0:
+            self.program.argument(name, **said)
             return
-        self.program.option(flags, row)
+        self.program.option(flags, **said)
 
 
 class _Subcommands(Thing):
@@ -174,54 +159,52 @@ class _Subcommands(Thing):
         return COMPUTED
 
 
-def cli(call: Call, interpreter: Interpreter) -> TypedParser | None:
+def cli(call: Call, interpreter: Interpreter) -> Program | None:
     """``auto_cli(main)``: a function, a class with methods, or several functions."""
-    node = given(call.node, "components", 0)
     positional = call.named.get("as_positional") is not False
-    parser = TypedParser(interpreter, rank=2, positional=positional)
+
+    def made(found: Definition, bound: int = 0) -> Program:
+        parser = TypedParser(interpreter, positional=positional)
+        parser.declare(found, "", 0, bound=bound)
+        # `--config` and `--print_config` are there too.
+        parser.program.strict = False
+        return parser.program
+
+    node = given(call.node, "components", 0)
     if isinstance(node, ast.List):
-        for one in node.elts:
-            found = interpreter.definition(one, call.module)
-            if found is not None:
-                inner = TypedParser(interpreter, rank=0, positional=positional)
-                inner.declare(found, "", 0)
-                inner.program.strict = False
-                parser.program.commands[found.node.name] = inner.program
-        return parser if parser.program.commands else None
+        program = TypedParser(interpreter).program
+        listed = (interpreter.definition(one, call.module) for one in node.elts)
+        program.commands = {one.node.name: made(one) for one in listed if one}
+        return program if program.commands else None
     found = interpreter.definition(node, call.module) if node is not None else None
     if found is None:
         return None
-    parser.declare(found, "", 0)
-    # `--config` and `--print_config` are there too.
-    parser.program.strict = False
+    program = made(found)
     for item in found.node.body if isinstance(found.node, ast.ClassDef) else ():
         if isinstance(item, ast.FunctionDef) and not item.name.startswith("_"):
-            inner = TypedParser(interpreter, rank=0, positional=positional)
-            inner.declare(Definition(item, found.module), "", 0, bound=1)
-            inner.program.strict = False
-            parser.program.commands[item.name] = inner.program
-    return parser
+            program.commands[item.name] = made(Definition(item, found.module), bound=1)
+    return program
 
 
 def _is_record(node: ast.ClassDef) -> bool:
     return any("dataclass" in ast.unparse(one) for one in node.decorator_list)
 
 
-def _fill(row: Row, said: Annotation) -> None:
+def _written(said: Said, kind: Annotation) -> Said:
     """How a value of a type hint is written: scalars as words, the rest as JSON."""
-    has_default = row.default is not ...
-    row.default = row.default if has_default else None
-    row.required = row.required is True or not (has_default or said.optional)
-    row.words = {"null": "null"}
-    row.literal = "yaml"
-    choices = list(said.names or (said.choices if isinstance(said.choices, list) else ()))
-    if said.type == "bool" and not said.many:
-        row.choices = ["true", "false"]
-    else:
-        row.type, row.many, row.doubtful = said.type, said.many, said.doubtful
-        row.choices = [str(one) for one in choices]
-    if row.many:
-        row.type, row.choices, row.doubtful = "string", (), True
-    if row.choices:
-        row.type = "string"
-        row.choices = [*row.choices, *(["null"] if said.optional else [])]
+    has_default = said["default"] is not ...
+    made: Said = {
+        "required": said.get("required") is True or not (has_default or kind.optional),
+        "words": {"null": "null"},
+        "literal": "yaml",
+    }
+    if kind.many:
+        return {**made, "many": True, "doubtful": True}
+    choices = list(kind.names or (kind.choices if isinstance(kind.choices, list) else ()))
+    if kind.type == "bool":
+        choices = ["true", "false"]
+    if not choices:
+        return {**made, "type": kind.type, "doubtful": kind.doubtful}
+    doubtful = kind.doubtful and kind.type != "bool"
+    null = ["null"] if kind.optional else []
+    return {**made, "choices": [*map(str, choices), *null], "doubtful": doubtful}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from fdl.programs.parameters.parameter import UNSET
 from fdl.programs.source.interpret import Thing
-from fdl.programs.source.rows import COMPUTED, Program, Row
+from fdl.programs.source.rows import COMPUTED, Program
 from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
@@ -51,13 +52,13 @@ class Parser(Thing):
         action = _action(call)
         if action in _QUIET:
             return COMPUTED
-        row = _row(call, action, group)
+        said = {**_said(call, action), "group": group}
         if flags[0].startswith(("-", "+")):
-            if call.named.get("help") == _SUPPRESS:
-                row.help = ""
-            program.option(flags, row)
+            if said["help"] == _SUPPRESS:
+                said["help"] = ""
+            program.option(flags, **said)
         else:
-            _positional(program, flags[0], call, row)
+            _positional(program, flags[0], call, said)
         return COMPUTED
 
     def do_add_argument_group(self, call: Call) -> Thing:
@@ -76,12 +77,10 @@ class Parser(Thing):
         """Defaults that replace the declared ones."""
         for name, value in call.named.items():
             for key in (name, name.replace("_", "-")):
-                if (row := self.program.options.get(key)) is not None:
-                    row.pop("default", None)
+                if (one := self.program.options.get(key)) is not None:
+                    one.default = value if isinstance(value, str | int | float) else UNSET
                     if value is COMPUTED:
-                        row["computed"] = sorted({*row.get("computed", ()), "default"})
-                    elif isinstance(value, str | int | float):
-                        row["default"] = value
+                        one.computed = sorted({*one.computed, "default"})
         return COMPUTED
 
     def do_parse_args(self, _: Call) -> object:
@@ -166,7 +165,8 @@ def _action(call: Call) -> str:
     return {"BooleanOptionalAction": "pair"}.get(name, "own")
 
 
-def _row(call: Call, action: str, group: object) -> Row:
+def _said(call: Call, action: str) -> dict[str, Any]:
+    """What an action other than those of help and version says about its argument."""
     named = call.named
     type_, doubtful = _type_of(call)
     nargs = named.get("nargs")
@@ -178,31 +178,31 @@ def _row(call: Call, action: str, group: object) -> Row:
     if nargs is COMPUTED:
         words = COMPUTED
     text = named.get("help")
-    row = Row(
-        type="bool" if flag else type_,
-        default=named.get("default"),
-        choices=named.get("choices", ()),
-        help=_filled(text, named) if isinstance(text, str) else "",
-        many=not flag and (several or action in ("append", "extend")),
-        nargs=None if flag else words,
-        counted=action == "count",
-        once=several and action not in ("append", "extend", "own"),
-        required=named.get("required", False),
-        group=group,
-        place=call.place,
-        doubtful=not flag and (doubtful or action == "own"),
-        words={} if flag else _words_of(call),
-        literal="" if flag else literal_of(given(call.node, "type"), call.module),
-    )
-    if flag:
-        row.choices = ()
-        if action in ("store_true", "store_false", "count", "store_const", "append_const"):
-            # What such a flag means when it is absent is not a value to type.
-            row.default = None
-    if action == "pair":
-        names = [one for one in call.arguments if isinstance(one, str) and one.startswith("--")]
-        row.negatives = [f"--no-{one[2:]}" for one in names]
-    return row
+    said = {
+        "default": named.get("default"),
+        "help": _filled(text, named) if isinstance(text, str) else "",
+        "counted": action == "count",
+        "once": several and action not in ("append", "extend", "own"),
+        "required": named.get("required", False),
+        "place": call.place,
+    }
+    if not flag:
+        return {
+            **said,
+            "type": type_,
+            "choices": named.get("choices", ()),
+            "many": several or action in ("append", "extend"),
+            "nargs": words,
+            "doubtful": doubtful or action == "own",
+            "words": _words_of(call),
+            "literal": literal_of(given(call.node, "type"), call.module),
+        }
+    if action in _SWITCHES:
+        # What such a flag means when it is absent is not a value to type.
+        said["default"] = None
+    names = [one for one in call.arguments if isinstance(one, str) and one.startswith("--")]
+    negatives = [f"--no-{one[2:]}" for one in names] if action == "pair" else []
+    return {**said, "type": "bool", "negatives": negatives}
 
 
 def _words_of(call: Call) -> dict[str, str]:
@@ -240,14 +240,15 @@ def literal_of(node: ast.expr | None, module: Module) -> str:
     return _EVALUATED.get(module.origin(node), "") if node is not None else ""
 
 
-def _positional(program: Program, name: str, call: Call, row: Row) -> None:
+def _positional(program: Program, name: str, call: Call, said: dict[str, Any]) -> None:
     nargs = call.named.get("nargs")
     if nargs in ("...", "A...") or isinstance(nargs, int) or nargs is COMPUTED:
         program.strict = False
     variadic = nargs in ("*", "+", "...", "A...") or isinstance(nargs, int)
     # A positional without `nargs` must be given, whatever its default.
     required = nargs in (None, "+", "A...") or isinstance(nargs, int)
-    program.argument(name.replace("_", "-"), row, required=required, variadic=variadic)
+    said |= {"required": required, "variadic": variadic}
+    program.argument(name.replace("_", "-"), **said)
 
 
 def _filled(text: str, named: dict[str, Any]) -> str:

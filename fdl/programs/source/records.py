@@ -5,23 +5,26 @@ from __future__ import annotations
 import ast
 
 from fdl.base.light_record import Record
-from fdl.programs.source.rows import COMPUTED, Program, Row
+from fdl.programs.source.rows import COMPUTED, Program
 from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from fdl.programs.source.interpret import Definition, Interpreter
     from fdl.programs.source.source import Module
+
+    Said = dict[str, Any]
+    """What is said about a parameter, as :func:`fdl.programs.source.rows.declared` takes it."""
 
 _TYPES = {"str": "string", "int": "int", "float": "float", "bool": "bool", "Path": "path",
     "PurePath": "path", "PurePosixPath": "path",
 }  # fmt: skip
 _LISTS = ("list", "List", "Sequence", "tuple", "Tuple", "set", "Set")
 _FIELDS = ("field", "HfArg", "arg", "Field")
-_DEEPEST = 12
+_SILENT = ("object", "ABC", "Generic", "Protocol")
 
 
 class Annotation(Record):
@@ -50,9 +53,25 @@ class Annotation(Record):
 
 def declare(program: Program, found: Definition, interpreter: Interpreter) -> None:
     """Add the fields of a dataclass and of its base classes as options of HfArgumentParser."""
-    for name, node, module, row in settable(found, interpreter, program):
-        said = annotation(node.annotation, module, interpreter)
-        _add(program, name, said, row, _aliases(node.value, module, interpreter))
+    for name, node, module, said in settable(found, interpreter, program):
+        kind = annotation(node.annotation, module, interpreter)
+        dashed, default = name.replace("_", "-"), said["default"]
+        spellings = list(dict.fromkeys((f"--{name}", f"--{dashed}")))
+        is_flag = kind.type == "bool" and not kind.many
+        # HfArgumentParser takes a word for such an option, and true without a word.
+        by_word = is_flag and kind.optional
+        said |= {
+            "type": "string" if by_word else kind.type,
+            "choices": kind.choices,
+            "required": default is ... and not kind.optional,
+            "many": kind.many,
+            "doubtful": kind.doubtful,
+            "nargs": "?" if by_word else (kind.nargs or "+" if kind.many else None),
+            "words": {"false": "false"} if by_word else {},
+        }
+        if is_flag and default is True:
+            said["negatives"] = [f"--no_{name}", f"--no-{dashed}"][: len(spellings)]
+        program.option([*spellings, *_aliases(node.value, module, interpreter)], **said)
 
 
 def annotation(node: ast.expr, module: Module, interpreter: Interpreter) -> Annotation:
@@ -151,44 +170,96 @@ def members(node: ast.expr, module: Module, interpreter: Interpreter) -> list[tu
     ]
 
 
-def fields(
-    found: Definition, interpreter: Interpreter, program: Program, depth: int
-) -> list[tuple[ast.AnnAssign, Module]]:
+def lineage(
+    found: Definition,
+    interpreter: Interpreter,
+    program: Program,
+    is_top: Callable[[Definition], bool] = lambda _: False,
+    top: type = object,
+) -> list[type]:
+    """Stand-ins for a class and its base classes, in the order in which Python asks them.
+
+    Each has its definition as ``found``. A program with a base class that is not known is open.
+
+    Args:
+        found: The class.
+        interpreter: Knows the classes.
+        program: What the class belongs to.
+        is_top: Whether a base class is the last one to look at.
+        top: What stands for it.
+    """
+    made: dict[tuple[str, str], type] = {}
+
+    def mirrored(one: Definition) -> type:
+        key = one.module.file, one.node.name
+        if key in made or is_top(one):
+            program.strict = program.strict and made.get(key) is not object
+            return made.get(key, top)
+        # A class that names itself as its base ends here.
+        made[key] = object
+        bases: list[type] = []
+        for base in one.node.bases if isinstance(one.node, ast.ClassDef) else ():
+            bare = base.value if isinstance(base, ast.Subscript) else base
+            if one.module.origin(bare).rpartition(".")[2] in _SILENT:
+                continue
+            above = interpreter.definition(bare, one.module)
+            if above is not None and isinstance(above.node, ast.ClassDef):
+                bases.append(mirrored(above))
+            else:
+                program.strict = False
+        try:
+            made[key] = type(one.node.name, tuple(bases), {"found": one})
+        except TypeError:
+            # Python refuses the class, too.
+            program.strict = False
+            made[key] = type(one.node.name, (), {"found": one})
+        return made[key]
+
+    return [one for one in mirrored(found).__mro__ if "found" in vars(one)]
+
+
+def _fields(
+    found: Definition, interpreter: Interpreter, program: Program
+) -> Iterator[tuple[ast.AnnAssign, Module]]:
     """The annotated fields, those of base classes first; a later one replaces an earlier one."""
     made: dict[str, tuple[ast.AnnAssign, Module]] = {}
-    if not isinstance(found.node, ast.ClassDef) or depth > _DEEPEST:
-        program.strict = False
-        return []
-    for base in reversed(found.node.bases):
-        if found.module.origin(base).rpartition(".")[2] in ("object", "ABC", "Generic", "Protocol"):
-            continue
-        above = interpreter.definition(base, found.module)
-        if above is None:
-            program.strict = False
-            continue
-        made.update(
-            (ast.unparse(one[0].target), one)
-            for one in fields(above, interpreter, program, depth + 1)
-        )
-    for item in found.node.body:
-        if isinstance(item, ast.AnnAssign):
-            made[ast.unparse(item.target)] = (item, found.module)
-    return list(made.values())
+    program.strict = program.strict and isinstance(found.node, ast.ClassDef)
+    for kind in reversed(lineage(found, interpreter, program)):
+        one: Definition = vars(kind)["found"]
+        for item in one.node.body if isinstance(one.node, ast.ClassDef) else ():
+            if isinstance(item, ast.AnnAssign):
+                made[ast.unparse(item.target)] = (item, one.module)
+    yield from made.values()
 
 
 def settable(
     found: Definition, interpreter: Interpreter, program: Program
-) -> Iterator[tuple[str, ast.AnnAssign, Module, Row]]:
-    """The fields that the constructor takes, each with its default, help and place as a row.
+) -> Iterator[tuple[str, ast.AnnAssign, Module, Said]]:
+    """The fields that the constructor takes, each with its default, help and place.
 
     A field without a default has ``...``.
     """
-    for node, module in fields(found, interpreter, program, 0):
+    for node, module in _fields(found, interpreter, program):
         name = node.target.id if isinstance(node.target, ast.Name) else ""
         text = ast.unparse(node.annotation)
         value, help_, init = _default_of(node.value, module, interpreter)
         if name and "ClassVar" not in text and "InitVar" not in text and init is not False:
-            yield name, node, module, Row(default=value, help=help_, place=module.place(node))
+            yield name, node, module, {"default": value, "help": help_, "place": module.place(node)}
+
+
+def taken(
+    found: Definition, interpreter: Interpreter, program: Program, bound: int = 0
+) -> Iterator[tuple[str, ast.AnnAssign | ast.arg, Module, Said]]:
+    """The same for a class or a function, whose first ``bound`` parameters are given."""
+    node, module = found.node, found.module
+    if isinstance(node, ast.ClassDef):
+        yield from settable(found, interpreter, program)
+        return
+    for one, default in parameters(node, bound):
+        value = ... if default is None else interpreter.value(default, {}, module)
+        yield one.arg, one, module, {"default": value, "place": module.place(one)}
+    if node.args.vararg or node.args.kwarg:
+        program.strict = False
 
 
 def parameters(node: ast.FunctionDef, bound: int = 0) -> list[tuple[ast.arg, ast.expr | None]]:
@@ -231,28 +302,3 @@ def _aliases(node: ast.expr | None, module: Module, interpreter: Interpreter) ->
     value = interpreter.value(said, {}, module)
     listed = value if isinstance(value, list) else [value]
     return [one for one in listed if isinstance(one, str) and one.startswith("-")]
-
-
-def _add(
-    program: Program,
-    name: str,
-    said: Annotation,
-    row: Row,
-    aliases: Sequence[str] = (),
-) -> None:
-    dashed = name.replace("_", "-")
-    spellings = list(dict.fromkeys((f"--{name}", f"--{dashed}")))
-    is_flag = said.type == "bool" and not said.many
-    negatives = [f"--no_{name}", f"--no-{dashed}"][: len(spellings)]
-    # HfArgumentParser takes a word for such an option, and true without a word.
-    by_word = is_flag and said.optional
-    has_default = row.default is not ...
-    row.negatives = negatives if is_flag and row.default is True else []
-    row.type, row.choices = "string" if by_word else said.type, said.choices
-    row.help = row.help if isinstance(row.help, str) else ""
-    row.required = not has_default and not said.optional
-    row.default = row.default if has_default else None
-    row.many, row.doubtful = said.many, said.doubtful
-    row.nargs = "?" if by_word else (said.nargs or "+" if said.many else None)
-    row.words = {"false": "false"} if by_word else {}
-    program.option([*spellings, *aliases], row)

@@ -1,7 +1,7 @@
 """Python files as syntax trees, and where the names in them come from."""
 
 # The paths of a Level are strings.
-# ruff: noqa: PTH113, PTH118, PTH119, PTH120, PTH123
+# ruff: noqa: PTH118, PTH119, PTH120, PTH123
 from __future__ import annotations
 
 import ast
@@ -9,6 +9,7 @@ import os
 from functools import cached_property
 
 from fdl.base.light_record import Record
+from fdl.base.venv import module_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ class Module(Record):
         return dotted if module.strip(".") else module + dotted
 
 
-class Roots(Record):
-    """Where modules are searched.
+class Library(Record):
+    """Reads files once, and remembers which ones.
 
     Attributes:
         project: Directory of the project.
@@ -127,12 +128,8 @@ class Roots(Record):
     folders: Sequence[str]
     packages: Sequence[str] = ()
 
-
-class Library:
-    """Reads files once, and remembers which ones."""
-
-    def __init__(self, roots: Roots) -> None:
-        self._roots = roots
+    def settle(self) -> None:
+        """Begin with no file read."""
         self._known: dict[str, Module | None] = {}
 
     @property
@@ -149,23 +146,14 @@ class Library:
 
     def find(self, name: str, beside: Module) -> Module | None:
         """A module by its name, as ``beside`` would import it."""
-        if name.startswith("."):
-            level = len(name) - len(name.lstrip("."))
-            folder = os.path.dirname(beside.file)
-            for _ in range(level - 1):
-                folder = os.path.dirname(folder)
-            return self._in(folder, name.lstrip("."))
-        for folder in (os.path.dirname(beside.file), *self._roots.folders, *self._roots.packages):
-            if found := self._in(folder, name):
-                return found
-        return None
-
-    def _in(self, folder: str, name: str) -> Module | None:
-        base = os.path.join(folder, *name.split(".")) if name else folder
-        for file in (f"{base}.py", os.path.join(base, "__init__.py")):
-            if os.path.isfile(file):
-                return self.open(file)
-        return None
+        last = name.lstrip(".")
+        folders = [os.path.dirname(beside.file)]
+        if last == name:
+            folders += [*self.folders, *self.packages]
+        for _ in range(len(name) - len(last) - 1):
+            folders = [os.path.dirname(folders[0])]
+        file = module_file(folders, last)
+        return self.open(file) if file else None
 
     def _parse(self, file: str) -> Module | None:
         try:
@@ -177,8 +165,8 @@ class Library:
             return None
 
     def _shown(self, file: str) -> str:
-        inside = os.path.join(self._roots.project, "")
-        for folder in self._roots.packages:
+        inside = os.path.join(self.project, "")
+        for folder in self.packages:
             if file.startswith(os.path.join(folder, "")):
                 return os.path.relpath(file, folder)
         return os.path.relpath(file, inside) if file.startswith(inside) else os.path.basename(file)

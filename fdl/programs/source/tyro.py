@@ -6,9 +6,8 @@ import ast
 import re
 
 from fdl.base.light_record import Record
-from fdl.programs.source.interpret import Definition
-from fdl.programs.source.records import alternatives, members, parameters, parsed, settable
-from fdl.programs.source.rows import COMPUTED, Program, Row
+from fdl.programs.source.records import alternatives, members, parsed, taken
+from fdl.programs.source.rows import COMPUTED, Program
 from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
@@ -16,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from fdl.programs.source.interpret import Call, Interpreter
+    from fdl.programs.source.interpret import Call, Definition, Interpreter
+    from fdl.programs.source.records import Said
     from fdl.programs.source.source import Module
 
 WORDS = {"true": "True", "false": "False", "null": "None"}
@@ -70,7 +70,31 @@ class _Marked(Record):
     said: dict[str, Any]
 
 
-class Reader:
+def cli(call: Call, interpreter: Interpreter) -> Program | None:
+    """``tyro.cli(Config)``: a class, a function, or a union of classes."""
+    node = next(iter(call.node.args), None)
+    return _Reader(interpreter, call).read(node) if node is not None else None
+
+
+def commands(call: Call, interpreter: Interpreter) -> Program | None:
+    """``{"train": train}``, or ``{"small": ("…", Config())}``: a subcommand for each key."""
+    program, reader = Program(), _Reader(interpreter, call)
+    table = next(iter(call.node.args), None)
+    if isinstance(table, ast.Name):
+        table = call.module.constants.get(table.id)
+    for key, one in (
+        zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ()
+    ):
+        name = interpreter.value(key, {}, call.module)
+        node = one.elts[-1] if isinstance(one, ast.Tuple) and one.elts else one
+        if not isinstance(name, str):
+            program.strict = False
+        elif inner := reader.read(node.func if isinstance(node, ast.Call) else node):
+            program.commands[name] = inner
+    return program if program.commands else None
+
+
+class _Reader:
     """Reads what one call of tyro declares.
 
     Args:
@@ -80,46 +104,25 @@ class Reader:
 
     def __init__(self, interpreter: Interpreter, call: Call) -> None:
         self._interpreter = interpreter
-        self._call = call
+        self._module = call.module
         marks = getattr(given(call.node, "config"), "elts", ())
         self._marks = frozenset(call.module.origin(one).rpartition(".")[2] for one in marks)
 
-    def cli(self, program: Program) -> bool:
-        """``tyro.cli(Config)``: a class, a function, or a union of classes."""
-        node = next(iter(self._call.node.args), None)
-        return node is not None and self._root(program, node)
-
-    def commands(self, program: Program) -> bool:
-        """``{"train": train}``, or ``{"small": ("…", Config())}``: a subcommand for each key."""
-        table = next(iter(self._call.node.args), None)
-        if isinstance(table, ast.Name):
-            table = self._call.module.constants.get(table.id)
-        for key, one in (
-            zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ()
-        ):
-            name = self._interpreter.value(key, {}, self._call.module)
-            node = one.elts[-1] if isinstance(one, ast.Tuple) and one.elts else one
-            inner = Program()
-            if not isinstance(name, str):
-                program.strict = False
-            elif self._root(inner, node.func if isinstance(node, ast.Call) else node):
-                program.commands[name] = inner
-        return bool(program.commands)
-
-    def _root(self, program: Program, node: ast.expr) -> bool:
-        module = self._call.module
-        marked = self._unmarked(node, module, self._marks, program)
-        classes = self._classes(marked, module, program)
+    def read(self, node: ast.expr) -> Program | None:
+        """What a class, a function or a union of classes declares; None for anything else."""
+        program = Program()
+        marked = self._unmarked(node, self._module, self._marks, program)
+        classes = self._classes(marked, self._module, program)
+        for word, found in classes.items():
+            program.commands[word] = inner = Program()
+            self._declare(inner, found, "", marked.marks, 0)
         if classes:
-            for word, found in classes.items():
-                program.commands[word] = inner = Program()
-                self._declare(inner, found, "", marked.marks, 0)
-            return True
-        found = self._interpreter.definition(marked.node, module)
-        if found is None:
-            return False
-        self._declare(program, found, "", marked.marks, 0)
-        return True
+            return program
+        known = self._interpreter.definition(marked.node, self._module)
+        if known is None:
+            return None
+        self._declare(program, known, "", marked.marks, 0)
+        return program
 
     def _declare(
         self,
@@ -132,30 +135,14 @@ class Reader:
         """Add the fields of a class, or the parameters of a function."""
         if found is None:
             return
-        if isinstance(found.node, ast.FunctionDef):
-            self._parameters(program, found.node, found.module, prefix, marks)
-            return
-        for name, node, module, row in settable(found, self._interpreter, program):
-            self._field(program, f"{prefix}{name}", node.annotation, module, row, marks, depth)
-
-    def _parameters(
-        self,
-        program: Program,
-        node: ast.FunctionDef,
-        module: Module,
-        prefix: str,
-        marks: frozenset[str],
-    ) -> None:
-        for one, default in parameters(node):
-            value = ... if default is None else self._interpreter.value(default, {}, module)
-            row = Row(default=value, place=module.place(one))
+        node = found.node
+        positional = node.args.posonlyargs if isinstance(node, ast.FunctionDef) else []
+        for name, one, module, said in taken(found, self._interpreter, program):
             if one.annotation is None:
                 program.strict = False
                 continue
-            inner = marks | {"Positional"} if one in node.args.posonlyargs else marks
-            self._field(program, f"{prefix}{one.arg}", one.annotation, module, row, inner, 0)
-        if node.args.vararg or node.args.kwarg:
-            program.strict = False
+            inner = marks | {"Positional"} if one in positional else marks
+            self._field(program, f"{prefix}{name}", one.annotation, module, said, inner, depth)
 
     def _field(
         self,
@@ -163,7 +150,7 @@ class Reader:
         name: str,
         annotation: ast.expr,
         module: Module,
-        row: Row,
+        said: Said,
         marks: frozenset[str],
         depth: int,
     ) -> None:
@@ -178,15 +165,16 @@ class Reader:
             self._declare(program, nested, prefix, marked.marks, depth + 1)
             return
         kind = self._kind(marked.node, module, marked.marks, program)
-        if kind.mapping and row.default not in (..., None, {}):
+        default = said["default"]
+        if kind.mapping and default not in (..., None, {}):
             # The keys of a default become options of their own.
-            keys = list(row.default) if isinstance(row.default, dict) else []
+            keys = list(default) if isinstance(default, dict) else []
             program.strict = program.strict and bool(keys)
             for key in keys:
-                inner = Row(place=row.place, words=WORDS, doubtful=True)
-                program.option(_spellings(f"{name}.{key}", {}), inner)
+                flags = _spellings(f"{name}.{key}", {})
+                program.option(flags, place=said["place"], words=WORDS, doubtful=True)
             return
-        _add(program, name, kind, row, marked)
+        _add(program, name, kind, said, marked)
 
     def _union(
         self,
@@ -367,29 +355,26 @@ def _spellings(name: str, said: dict[str, Any]) -> list[str]:
     return [*dict.fromkeys(found), *(aliases if isinstance(aliases, list) else ())]
 
 
-def _add(program: Program, name: str, kind: Kind, row: Row, marked: _Marked) -> None:
+def _add(program: Program, name: str, kind: Kind, said: Said, marked: _Marked) -> None:
     """Add an option or a positional argument."""
     flags = _spellings(name, marked.said)
-    has_default = row.default is not ...
+    has_default, many = said["default"] is not ..., False
     positional = "Positional" in marked.marks
-    row.default = row.default if has_default else None
-    row.required = not has_default
-    row.words = WORDS
+    said |= {"required": not has_default, "words": WORDS}
     if "UseCounterAction" in marked.marks:
-        row.type, row.counted, row.default, row.words = "bool", True, None, {}
+        said |= {"type": "bool", "counted": True, "default": None, "words": {}}
     elif kind.bool and has_default and not positional and "FlagConversionOff" not in marked.marks:
-        row.type = "bool"
         head, dot, last = flags[0].removeprefix("--").rpartition(".")
-        row.negatives = [f"--{head}{dot}no-{last}"]
-        if "FlagCreatePairsOff" in marked.marks:
-            row.negatives = row.negatives if row.default is True else ()
+        said |= {"type": "bool", "negatives": [f"--{head}{dot}no-{last}"]}
+        if "FlagCreatePairsOff" in marked.marks and said["default"] is not True:
+            del said["negatives"]
     else:
-        row.type, row.choices, row.doubtful = kind.type, kind.choices, kind.doubtful
-        row.many, row.nargs, row.mapping = kind.nargs is not None, kind.nargs, ""
-        row.mapping = "words" if row.many else ""
+        many = kind.nargs is not None
+        said |= {"type": kind.type, "choices": kind.choices, "doubtful": kind.doubtful}
+        said |= {"many": many, "nargs": kind.nargs, "mapping": "words" if many else ""}
         if "UseAppendAction" in marked.marks:
-            row.nargs, row.mapping = None, ""
+            said |= {"nargs": None, "mapping": ""}
     if positional:
-        program.argument(name.replace("_", "-"), row, required=not has_default, variadic=row.many)
+        program.argument(name.replace("_", "-"), variadic=many, **said)
         return
-    program.option([one for one in flags if isinstance(one, str)], row)
+    program.option([one for one in flags if isinstance(one, str)], **said)

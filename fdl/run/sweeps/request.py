@@ -18,9 +18,8 @@ from fdl.base.light_record import Record
 from fdl.base.masking import KNOWN
 from fdl.base.secrets import REDACTED, redact_tokens
 from fdl.base.suggest import did_you_mean
-from fdl.manifest.node import origin
+from fdl.manifest.node import origin, text as spelled
 from fdl.plan.inspect import unknown
-from fdl.programs.parameters.contract import spelled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
