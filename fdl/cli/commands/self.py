@@ -24,9 +24,9 @@ from fdl.machine.self_install import (
     script,
     shell_of,
     start_file,
+    upgrade_command,
     with_block,
 )
-from fdl.machine.update import upgrade_command
 from fdl.scaffold.api_ref.scan import find, scan
 from fdl.scaffold.api_ref.select import as_json, as_list, as_text, public, select
 
