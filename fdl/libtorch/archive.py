@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
-import posixpath
 import re
 import shutil
 import stat
@@ -17,13 +17,11 @@ import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from copy import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import dropwhile
 from pathlib import Path
-from typing import IO, NamedTuple
-from urllib.parse import urlsplit
 
 from fdl.base.errors import FetchError, failing
 from fdl.base.progress import Progress
@@ -34,19 +32,9 @@ from fdl.base.units import size_text
 class Options:
     """Options of downloading and unpacking; sizes in bytes, times in seconds."""
 
-    tail: int = 1 << 20
-    """Size of the first request, at the end of the file; the directory of an official archive has
-    this size."""
-
-    journal_every: int = 8 << 20
-    """Number of new bytes after which the journal is updated. If the process is killed, at most
-    as many are lost."""
-
-    journal_seconds: float = 1.0
-    """Time after which the journal is updated even if fewer bytes have arrived."""
-
-    connect_timeout: float = 15.0
-    """Time for a server to accept a connection."""
+    tail: int = 4 << 20
+    """Size of the first request, at the end of the file. It should hold the directory, so that the
+    members are checked first; that of an official archive has about 1 MiB."""
 
     stall_timeout: float = 20.0
     """Time without data after which a connection is replaced by another one."""
@@ -55,30 +43,14 @@ class Options:
     """Time within which 64 KiB must arrive, else the server is given up: it stalls or drips."""
 
     attempts: int = 6
-    """Failures in a row, with no bytes in between, after which a server is given up."""
-
-    restarts: int = 3
-    """How often the archive may change, or a server without ranges disconnect, before it is given
-    up."""
+    """Failures in a row, with no bytes in between, after which a server is given up. As often may
+    a download begin: the archive may change, or a server without ranges disconnect."""
 
     backoff: float = 0.5
     """The pause before the second attempt; each later pause is twice as long."""
 
-    longest_backoff: float = 30.0
-    """The longest pause, even if a server asks for a longer one."""
-
-    largest_directory: int = 64 << 20
-    """Maximum size of the list of members: about 600 thousand members."""
-
     largest_total: int = 64 << 30
     """Maximum total size of an unpacked archive."""
-
-    largest_ratio: int = 1000
-    """Maximum ratio of a member's size to its packed size, if it is over 1 MiB. Deflate itself
-    reaches at most 1032."""
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ArchiveError(FetchError):
@@ -89,29 +61,18 @@ class UnreachableError(FetchError):
     """An address provides no archive; another address may."""
 
 
-class ChangedError(Exception):
-    """The part file cannot be continued, so the download starts from zero; the text says why."""
-
-
 def shown(url: str) -> str:
     """An address for messages: without password, and without a query, which may be a signature.
 
     Other words are returned as they are.
     """
-    if "://" not in url:
-        return url
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "the address"
-    host = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=host, query="", fragment="").geturl()
+    return re.sub(r"://(?:[^/]*@)?([^?#]*).*", r"://\1", url)
 
 
 def disk_failure(path: Path | str, error: OSError) -> FetchError:
     """The error for a file that cannot be written; downloaded bytes are kept."""
     kept = "what was fetched so far is kept"
-    if error.errno in _FULL:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
         hint = f"free some space and type the same command again; {kept}"
         return FetchError(f"the disk is full: cannot write {path}", hint=hint)
     return FetchError(f"cannot write {path}: {error.strerror}", hint=kept)
@@ -142,30 +103,31 @@ def require_space(target: Path, unpacked: int, part: Path, fetched: int) -> None
 Select = Callable[[str], str | None]
 """Name of a file -> its path relative to the target, or None to leave it out."""
 
-ENDING = 22 + 0xFFFF + 20 + 56
-"""The most bytes that the records at the end of an archive take."""
+Members = Mapping[str, zipfile.ZipInfo]
+"""Path relative to the target -> the file or link to unpack there."""
 
 _AGAIN = "fetch it once more; if that does not help, take it from somewhere else"
-_DISTRUST = "nothing was unpacked; take the archive from a place you trust"
 
 _LOCAL = 30
 _BLOCK = 4096
 """The usual allocation unit of file systems, in bytes."""
 _PIECE = 1 << 20
+
+_LARGEST_DIRECTORY = 64 << 20
+"""Maximum size of the list of members: about 600 thousand members."""
+_LARGEST_LINK = 4096
+_LARGEST_RATIO = 1000
+"""Maximum ratio of a member's size to its packed size; deflate itself reaches at most 1032."""
 _SMALL = 1 << 20
-"""Members up to this size may have any ratio of size to packed size."""
+"""Members up to this size may have any ratio."""
+_DEEPEST = 100
 
 _ENCRYPTED_OR_PATCH = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 13
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_KINDS = (0, stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
 _UNIX = (3, 19)
 """Systems whose attributes are a Unix mode: Unix itself and macOS."""
-_LARGEST_LINK = 4096
-_DEEPEST = 100
-_NAME_LIMIT = 60
-_FOLDS_CASE = sys.platform in ("win32", "darwin")
-_CONTROL = re.compile(r"[\0-\x1f\x7f]")
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_AMBIGUOUS = re.compile(r"[\0-\x1f\x7f\\]|^.:" + ("|:" if sys.platform == "win32" else ""))
+"""Control characters, backslashes and drives."""
 
 # zipfile does not check for damaged files and can raise any of these for them.
 DAMAGE = (
@@ -174,11 +136,32 @@ DAMAGE = (
 )  # fmt: skip
 
 
-class Member(NamedTuple):
-    """A file or link to unpack, with its path relative to the target."""
+class Bytes(io.FileIO):
+    """A file with the bytes of an archive from an offset on; its positions are the archive's.
 
-    info: zipfile.ZipInfo
-    destination: str
+    So zipfile lists the members of an archive of which only the end is there. To seek before the
+    offset raises OSError, and to read more than the largest directory raises ArchiveError.
+    """
+
+    def __init__(self, path: Path, begin: int = 0) -> None:
+        super().__init__(path)
+        self._begin = begin
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Go to a position in the archive."""
+        before = self._begin if whence == os.SEEK_SET else 0
+        return super().seek(offset - before, whence) + self._begin
+
+    def tell(self) -> int:
+        """The position in the archive."""
+        return super().tell() + self._begin
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read some bytes, at most as many as a directory may have."""
+        if size and size > _LARGEST_DIRECTORY:
+            large = f"the archive is refused: it has a directory of {size_text(size)}"
+            raise ArchiveError(large, hint=_AGAIN)
+        return super().read(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,75 +181,70 @@ class Unpacked:
     url: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What to unpack, and where; the fields are the arguments of ``unpack_url``."""
+    """What to unpack, and where.
+
+    Folders are created for the files in them; empty folders are left out. Execute bits and symbolic
+    links are restored; links must not lead outside the target.
+
+    Attributes:
+        target: An existing empty folder. After a failure, its content is useless.
+        select: Name of a file -> its path relative to ``target``, or None to leave it out.
+        progress: Receives how much of the archive is there, then how much is unpacked.
+        sha256: The expected digest of the archive; None for any.
+        options: Sizes, times and limits.
+    """
 
     target: Path
     select: Select
-    sha256: str | None
     progress: Progress
-    options: Options
+    sha256: str | None = None
+    options: Options = Options()
 
-    def unpack(
-        self, source: IO[bytes], archive: Path, where: str, rest: Callable[[int], None]
-    ) -> Unpacked:
+    def check(self, opened: zipfile.ZipFile, part: Path, missing: int) -> Members:
+        """Check all members of an archive, and the space for them and for what is missing of it.
+
+        Raises:
+            FetchError: The archive is unsafe, or there is not enough space.
+        """
+        members = _plan(opened, self.select, self.options)
+        tree = sum(-(-info.file_size // _BLOCK) * _BLOCK for info in members.values())
+        require_space(self.target, tree, part, missing)
+        return members
+
+    def unpack(self, archive: Path, where: str = "", members: Members | None = None) -> Unpacked:
         """Check all members of an archive, then its digest, and unpack it.
 
         Args:
-            source: The bytes of the archive; of those that are not there yet, only the end is read
-                before ``rest`` is called.
             archive: The file.
-            where: Its name for messages.
-            rest: Called with the size of the tree; makes the archive complete.
+            where: Its name for messages, instead of its path.
+            members: What :meth:`check` gave for the same archive, if that was called before.
 
         Raises:
-            FetchError: The archive is damaged, is unsafe or has another digest than expected; or a
-                file cannot be written.
-            OSError: The archive cannot be read.
+            FetchError: The archive cannot be read, is damaged, is unsafe, has another digest than
+                expected, or the disk is full.
         """
-        with _listed(source, where) as opened:
-            members = _plan(opened, self.select, self.options)
-            rest(sum(-(-info.file_size // _BLOCK) * _BLOCK for info, _ in members))
-            with archive.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        where = where or str(archive)
+        with failing(f"cannot read {archive}", kind=FetchError), Bytes(archive) as source:
+            opened = open_archive(source, where)
+            members = members or self.check(opened, archive, 0)
+            source.seek(0)
+            sha256 = hashlib.file_digest(source, "sha256").hexdigest()
             if self.sha256 and sha256 != self.sha256.lower():
                 raise ArchiveError(
                     f"{where} is not the archive that is expected: its SHA-256 is {sha256} "
                     f"and has to be {self.sha256.lower()}",
-                    hint="nothing was installed; type the same command again, and if the digest "
-                    "stays wrong, do not use that source",
+                    hint="nothing was installed; type the same command again; "
+                    "if the digest stays wrong, do not use that source",
                 )
             _write(opened, members, self.target, self.progress)
-        return Unpacked(len(members), sum(info.file_size for info, _ in members), sha256, where)
-
-
-def unpack_file(
-    archive: Path,
-    target: Path,
-    *,
-    select: Select,
-    sha256: str | None = None,
-    progress: Progress,
-    options: Options = Options(),
-) -> Unpacked:
-    """Unpack a zip archive on this machine.
-
-    The arguments are those of :func:`fdl.libtorch.download.unpack_url`.
-
-    Raises:
-        FetchError: The archive cannot be read, is damaged, is unsafe, has another digest than
-            expected, or the disk is full.
-    """
-    job = Job(target, select, sha256, progress, options)
-    with failing(f"cannot read {archive}", kind=FetchError), archive.open("rb") as file:
-        return job.unpack(
-            file, archive, str(archive), lambda tree: require_space(target, tree, archive, 0)
+        return Unpacked(
+            len(members), sum(info.file_size for info in members.values()), sha256, where
         )
 
 
-@contextmanager
-def _listed(source: IO[bytes], where: str) -> Iterator[zipfile.ZipFile]:
+def open_archive(source: Bytes, where: str) -> zipfile.ZipFile:
     """Open an archive, whose directory must be at its end.
 
     Raises:
@@ -278,64 +256,41 @@ def _listed(source: IO[bytes], where: str) -> Iterator[zipfile.ZipFile]:
         opened = zipfile.ZipFile(source)
         # zipfile takes archives with bytes before them, whose members may hide others.
         source.seek(-len(opened.comment) - 6, os.SEEK_END)
-        (begin,) = struct.unpack("<I", source.read(4))
-        if begin not in (opened.start_dir, 0xFFFFFFFF):
-            opened.close()
-            reason = "its directory is not where its end record says"
-            raise zipfile.BadZipFile
+        if int.from_bytes(source.read(4), "little") in (opened.start_dir, 0xFFFFFFFF):
+            return opened
+        reason = "its directory is not where its end record says"
     except DAMAGE:
-        raise ArchiveError(
-            f"{where} is not a zip archive, or a damaged one: {reason}",
-            hint=_AGAIN,
-        ) from None
-    with opened:
-        yield opened
+        pass
+    raise ArchiveError(f"{where} is not a zip archive, or a damaged one: {reason}", hint=_AGAIN)
 
 
-def _plan(opened: zipfile.ZipFile, select: Select, options: Options) -> list[Member]:
+def _plan(opened: zipfile.ZipFile, select: Select, options: Options) -> Members:
     """Check all members and choose those to unpack, in the order of the archive.
-
-    Folders are created for the files in them; empty folders are left out.
 
     Raises:
         ArchiveError: A member is unsafe; the message names it.
     """
     ordered = sorted(opened.infolist(), key=lambda one: one.header_offset)
     ends = [one.header_offset for one in ordered[1:]] + [opened.start_dir]
-    names: set[str] = set()
-    files: dict[str, str] = {}
-    members: list[Member] = []
+    members: dict[str, zipfile.ZipInfo] = {}
+    total, most = 0, options.largest_total
+    too_much = f"would unpack to over {size_text(most)}, with the ones before it"
     for info, end in zip(ordered, ends, strict=False):
         name = info.orig_filename
-        _check_name(name)
-        _check_packing(info, end, options)
-        key = _key(name.removesuffix("/"))
-        if key in names:
-            raise _refused(name, "appears twice")
-        names.add(key)
+        total += info.file_size
+        _refuse(name, _faults(name) | _packing_faults(info, end) | {too_much: total > most})
         destination = None if name.endswith("/") else select(name)
-        if destination is None:
-            continue
-        _check_name(destination)
-        if files.setdefault(_key(destination), name) != name:
-            raise _refused(name, "would be unpacked over another one")
-        members.append(Member(info, destination))
-    for key, name in files.items():
-        if any(key[:at] in files for at, char in enumerate(key) if char == "/"):
-            raise _refused(name, "lies below another member that is not a folder")
-    total, most = sum(info.file_size for info in ordered) / 1e9, options.largest_total / 1e9
-    if total > most:
-        raise ArchiveError(
-            f"the archive is refused: it would unpack to {total:.1f} GB, and at most {most:.1f} GB "
-            "are taken",
-            hint=_DISTRUST,
-        )
+        if destination is not None:
+            over_another = {"would be unpacked over another one": destination in members}
+            _refuse(name, _faults(destination) | over_another)
+            members[destination] = info
+    for path, info in members.items():
+        below = any(path[:at] in members for at, char in enumerate(path) if char == "/")
+        _refuse(info.orig_filename, {"lies below another member that is not a folder": below})
     return members
 
 
-def _write(
-    opened: zipfile.ZipFile, members: Sequence[Member], target: Path, progress: Progress
-) -> None:
+def _write(opened: zipfile.ZipFile, members: Members, target: Path, progress: Progress) -> None:
     """Write checked members below an empty folder: files first, then links.
 
     So nothing can be written through a link. Users who may read an executable file may also run it.
@@ -344,130 +299,88 @@ def _write(
         ArchiveError: A member is damaged, or is a link that leads outside.
         FetchError: A file cannot be written.
     """
-    done, path = 0, target
+    done, path, name = 0, target, ""
     links: dict[Path, str] = {}
-    progress.start(sum(info.compress_size for info, _ in members))
+    progress.start(sum(info.compress_size for info in members.values()))
     try:
-        for member in members:
-            info, destination = member
-            path = target / destination
+        for destination, info in members.items():
+            path, name, mode = target / destination, info.orig_filename, _mode(info)
             path.parent.mkdir(parents=True, exist_ok=True)
-            if stat.S_ISLNK(_mode(info)):
-                links[path] = _link_text(opened, member)
-            else:
-                mode = 0o777 if _mode(info) & 0o111 else 0o666
-                with os.fdopen(os.open(path, _CREATE, mode), "wb") as file:
-                    for block in _content(opened, info):
-                        file.write(block)
+            with opened.open(info) as content:
+                if stat.S_ISLNK(mode):
+                    links[path] = _link_text(name, destination, content.read())
+                else:
+                    opener = partial(os.open, mode=0o777 if mode & 0o111 else 0o666)
+                    with open(path, "xb", opener=opener) as file:
+                        shutil.copyfileobj(content, file, _PIECE)
+                        # zipfile does not notice that a member is too short.
+                        if file.tell() != info.file_size:
+                            raise zipfile.BadZipFile("it is too short")
             done += info.compress_size
             progress.update(done)
         for path, text in links.items():
             path.symlink_to(text)
     except OSError as error:
         raise disk_failure(path, error) from None
-
-
-def _refused(name: str, reason: str) -> ArchiveError:
-    shown = name if len(name) <= _NAME_LIMIT else name[: _NAME_LIMIT - 1] + "…"
-    return ArchiveError(
-        f"the archive is refused: its member {shown!r} {reason}",
-        hint=_DISTRUST,
-    )
+    except DAMAGE as error:
+        raise ArchiveError(
+            f"the archive is damaged: its member {name!r} is larger than the archive says, or its "
+            f"header, its size or its checksum disagrees ({error})",
+            hint=_AGAIN,
+        ) from None
 
 
 def _refuse(name: str, faults: Mapping[str, bool]) -> None:
     """Refuse a member that has one of some faults."""
     for reason, is_there in faults.items():
         if is_there:
-            raise _refused(name, reason)
+            raise ArchiveError(
+                f"the archive is refused: its member {name!r:.60} {reason}",
+                hint="nothing was unpacked; take the archive from a place you trust",
+            )
 
 
-def _check_name(name: str) -> None:
-    """Refuse a name that could lead outside a folder it is unpacked to."""
+def _faults(name: str) -> dict[str, bool]:
+    """Why a name is refused: it could lead outside a folder it is unpacked to."""
     parts = name.removesuffix("/").split("/")
-    has_drive = ":" in name and (sys.platform == "win32" or name[1:2] == ":")
-    faults = {
+    is_ambiguous = bool(_AMBIGUOUS.search(name)) or not {"", "."}.isdisjoint(parts)
+    return {
         f"is in more than {_DEEPEST} folders": name.count("/") > _DEEPEST,
-        "has a name that means something else on Windows": "\\" in name or has_drive,
-        "has an absolute name": name.startswith("/"),
-        "would be unpacked outside its folder": ".." in parts,
-        "has no proper name": not {"", "."}.isdisjoint(parts) or bool(_CONTROL.search(name)),
+        "would be unpacked outside its folder": name.startswith("/") or ".." in parts,
+        "has a name that does not mean the same file everywhere": is_ambiguous,
     }
-    _refuse(name, faults)
 
 
-def _check_packing(info: zipfile.ZipInfo, end: int, options: Options) -> None:
-    """Refuse a member of an unknown kind or packing, or with sizes that are not credible."""
+def _packing_faults(info: zipfile.ZipInfo, end: int) -> dict[str, bool]:
+    """Why a member is refused: an unknown kind or packing, or sizes that are not credible."""
     name, size, packed = info.orig_filename, info.file_size, info.compress_size
-    begin, method, most = info.header_offset, info.compress_type, options.largest_ratio
-    kind, is_folder = stat.S_IFMT(_mode(info)), name.endswith("/")
-    is_stored = method == zipfile.ZIP_STORED
-    is_both = is_folder != (kind == stat.S_IFDIR) and bool(kind or (is_folder and size))
-    faults = {
+    begin, method, kind = info.header_offset, info.compress_type, stat.S_IFMT(_mode(info))
+    kinds = (0, stat.S_IFDIR) if name.endswith("/") else (0, stat.S_IFREG, stat.S_IFLNK)
+    is_bomb = size > max(_SMALL, packed * _LARGEST_RATIO)
+    return {
         "is encrypted": bool(info.flag_bits & _ENCRYPTED_OR_PATCH),
         f"is packed in a way fdl does not know ({method})": method not in _METHODS,
-        "is stored with two different sizes": is_stored and packed != size,
-        f"would unpack to over {most} times its size": size > max(_SMALL, packed * most),
+        f"would unpack to over {_LARGEST_RATIO} times its size": is_bomb,
         "overlaps the one after it": begin < 0 or begin + _LOCAL + len(name) + packed > end,
-        "is neither a file nor a folder nor a link": kind not in _KINDS,
-        "is a folder by its name or by its kind, and not by both": is_both,
+        "is not a file, a folder or a link": kind not in kinds,
         "is a link of improbable length": kind == stat.S_IFLNK and size > _LARGEST_LINK,
     }
-    _refuse(name, faults)
 
 
-def _link_text(opened: zipfile.ZipFile, member: Member) -> str:
+def _link_text(name: str, destination: str, content: bytes) -> str:
     """The target of a link, which must stay inside.
 
     Only leading ``..`` are allowed, because the folders above are real folders: no member is below
     a link. A later ``..`` could go up through a second link.
     """
-    name = member.info.orig_filename
-    try:
-        text = b"".join(_content(opened, member.info)).decode()
-    except UnicodeDecodeError:
-        raise _refused(name, "is a link to something that is not a name") from None
-    inside = posixpath.normpath(posixpath.join(posixpath.dirname(member.destination), text))
-    steps = text.split("/")
-    climbs = next((index for index, step in enumerate(steps) if step != ".."), len(steps))
-    plain = bool(text) and not (set(text) & {"\\", "\0"}) and not re.match("[A-Za-z]:|/", text)
-    if not plain or ".." in steps[climbs:] or inside == ".." or inside.startswith("../"):
-        raise _refused(name, f"is a link that leads outside its folder ({text!r})")
+    text = os.fsdecode(content)
+    steps = [step for step in text.split("/") if step != "."]
+    inner = list(dropwhile("..".__eq__, steps))
+    leaves = len(steps) - len(inner) > destination.count("/")
+    is_unsafe = leaves or any(_faults("/".join(inner)).values())
+    _refuse(name, {f"is a link that leads outside its folder ({text!r})": is_unsafe})
     return text
-
-
-def _content(opened: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:
-    """The content of a member, no longer than the directory says.
-
-    Raises:
-        ArchiveError: It is damaged.
-    """
-    # zipfile would stop at the size that the directory gives, and miss that there is more.
-    whole, size = copy(info), 0
-    whole.file_size = sys.maxsize
-    reason = "its header and the directory disagree"
-    try:
-        with opened.open(whole) as content:
-            reason = "its size or its checksum is wrong"
-            while block := content.read(_PIECE):
-                size += len(block)
-                if size > info.file_size:
-                    reason = "it is larger than the archive says"
-                    break
-                yield block
-        if size != info.file_size:
-            raise zipfile.BadZipFile
-    except DAMAGE:
-        raise ArchiveError(
-            f"the archive is damaged: its member {info.orig_filename!r} cannot be unpacked, "
-            f"{reason}",
-            hint=_AGAIN,
-        ) from None
 
 
 def _mode(info: zipfile.ZipInfo) -> int:
     return info.external_attr >> 16 if info.create_system in _UNIX else 0
-
-
-def _key(name: str) -> str:
-    return name.casefold() if _FOLDS_CASE else name

@@ -18,7 +18,7 @@ from fdl.base.errors import FdlError, LibtorchError
 from fdl.libtorch import layout
 from fdl.libtorch.active import Variant
 from fdl.libtorch.catalog import find, this_platform
-from fdl.libtorch.download import is_resumable
+from fdl.libtorch.download import state_of
 from fdl.libtorch.layout import Contents
 from fdl.libtorch.prove import facts_of
 from fdl.libtorch.sources import Bench, Source
@@ -50,7 +50,7 @@ def _is_useless(slot: Path) -> bool:
         return True
     parts = [one for one in files if one.suffix == ".part"]
     # Wheels are whole; pip removes what it could not finish.
-    return bool(parts) and not any(map(is_resumable, parts)) and len(files) <= 2 * len(parts)
+    return bool(parts) and not any(map(state_of, parts)) and len(files) <= 3 * len(parts)
 
 
 _FILES = "files"

@@ -24,7 +24,7 @@ from fdl.base.errors import LibtorchError
 from fdl.base.progress import Progress
 from fdl.base.shell_words import join
 from fdl.libtorch import layout, pip
-from fdl.libtorch.archive import DAMAGE, UnreachableError, shown
+from fdl.libtorch.archive import DAMAGE, Job, UnreachableError, shown
 from fdl.libtorch.catalog import Artifact, numbers
 from fdl.libtorch.layout import Contents
 from fdl.libtorch.trust import Trust
@@ -119,10 +119,8 @@ def slot(kind: str, name: str) -> str:
 
 def unpack(file: Path, folder: Path, select: Callable[[str], str | None]) -> Unpacked:
     """Unpack an archive on this machine, and show the progress."""
-    from fdl.libtorch.archive import unpack_file
-
     with Progress(f"unpacking {file.name}") as progress:
-        return unpack_file(file, folder, select=select, progress=progress)
+        return Job(target=folder, select=select, progress=progress).unpack(file)
 
 
 def finish(folder: Path, wanted: Wanted, where: str, bench: Bench, links: Path | None) -> Contents:
@@ -385,11 +383,8 @@ def _fetch(
     with Progress(title) as progress:
         return unpack_url(
             urls,
-            folder,
-            select=layout.place,
+            Job(target=folder, select=layout.place, progress=progress, sha256=sha256),
             part=bench.keep("archive") / "archive.part",
-            sha256=sha256,
-            progress=progress,
             environ=bench.environ,
             typed=join(["fdl", *map(shown, sys.argv[1:])]),
         )

@@ -6,6 +6,7 @@ Upgrading belongs to the tool that installed fdl; a link keeps pointing to what 
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +14,31 @@ from pathlib import Path
 from typing import Literal
 
 from fdl.base.errors import FdlError, failing
-from fdl.base.shell_words import quote
+from fdl.base.files import text_of
+from fdl.base.shell_words import join, quote
 from fdl.machine.completion import home_folder, shell_of, start_file
+
+_MANAGERS = {"uv-receipt.toml": "uv tool", "pipx_metadata.json": "pipx"}
+"""A file in a virtual environment -> the tool that looks after this environment."""
+
+
+def _manager(prefix: Path) -> str:
+    """The tool that looks after a virtual environment; empty if none does."""
+    return next((tool for mark, tool in _MANAGERS.items() if (prefix / mark).is_file()), "")
+
+
+def upgrade_command() -> str:
+    """What to type to upgrade this fdl: the command of the tool that installed it."""
+    code = Path(__file__).absolute().parents[2]
+    if code.name not in ("site-packages", "dist-packages"):
+        return join(["git", "-C", str(code), "pull"])
+    prefix = Path(sys.prefix)
+    if tool := _manager(prefix):
+        return f"{tool} upgrade flodl"
+    # Environments of uv say so in their configuration, and hold no pip.
+    if "\nuv = " in text_of(prefix / "pyvenv.cfg"):
+        return join(["uv", "pip", "install", "--python", sys.prefix, "--upgrade", "flodl"])
+    return join([sys.executable, "-m", "pip", "install", "--upgrade", "flodl"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +155,6 @@ def _leads_to_an_fdl(path: Path) -> bool:
         return False
     target = path.parent / path.readlink()
     prefix = target.parent.parent
-    managed = any((prefix / name).is_file() for name in ("uv-receipt.toml", "pipx_metadata.json"))
     is_fdl = target.name == path.name and target.parent.name in ("bin", "Scripts")
-    return is_fdl and not managed and ((prefix / "pyvenv.cfg").is_file() or not prefix.exists())
+    is_environment = (prefix / "pyvenv.cfg").is_file() or not prefix.exists()
+    return is_fdl and is_environment and not _manager(prefix)

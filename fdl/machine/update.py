@@ -5,7 +5,7 @@ the next one in the background. The file that keeps the answer says by its time 
 Anything else about packages is pip's.
 """
 
-# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120
+# ruff: noqa: PTH110, PTH116, PTH120
 from __future__ import annotations
 
 import os
@@ -16,33 +16,12 @@ import time
 from fdl.base import output
 from fdl.base.cache_folder import cache_folder
 from fdl.base.files import put, text_of
-from fdl.base.shell_words import join
 from fdl.base.terminal import is_set
 from fdl.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from fdl.cli.prepass import Invocation
-
-OWN_NAME = "flodl"
-"""The distribution that brings ``fdl``."""
-
-
-def upgrade_command() -> str:
-    """What to type to upgrade this fdl: the command of the tool that installed it."""
-    code = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    if os.path.basename(code) not in ("site-packages", "dist-packages"):
-        return join(["git", "-C", code, "pull"])
-    for mark, tool in (("uv-receipt.toml", "uv tool"), ("pipx_metadata.json", "pipx")):
-        if os.path.isfile(os.path.join(sys.prefix, mark)):
-            return f"{tool} upgrade {OWN_NAME}"
-    # Environments of uv say so in their configuration, and hold no pip.
-    if "\nuv = " in text_of(os.path.join(sys.prefix, "pyvenv.cfg")):
-        return join(["uv", "pip", "install", "--python", sys.prefix, "--upgrade", OWN_NAME])
-    return join([sys.executable, "-m", "pip", "install", "--upgrade", OWN_NAME])
-
 
 OPT_OUT = "FDL_NO_UPDATE_CHECK"
 """The variable that switches the check off."""
@@ -50,7 +29,10 @@ OPT_OUT = "FDL_NO_UPDATE_CHECK"
 ADDRESS = "https://pypi.org/pypi/flodl/json"
 
 _DAY_SECONDS = 24 * 60 * 60
-_PATIENCE_SECONDS = 10.0
+
+_OFF = (OPT_OUT, "CI", "FDL_PROJECT_ROOT")
+"""Variables that switch it off; the last is set for a command of a manifest. If that calls fdl
+again, the outer one speaks when all is done."""
 
 # Their output is read by programs, or is itself about the version.
 _SILENT = ("__complete", "self", "completions", "install", "version")
@@ -62,77 +44,61 @@ def at_exit(invocation: Invocation, *, in_container: bool | None = None) -> None
     Whether fdl runs in a container is looked up when omitted. Nothing is said that cannot be
     remembered: where the file cannot be written, every command would say it again.
     """
-    if not _anyone_is_looking(invocation, os.environ):
-        return
-    if os.path.exists("/.dockerenv") if in_container is None else in_container:  # noqa: PTH110
-        return
-    _daily(str(cache_folder() / "latest-version"))
-
-
-def _anyone_is_looking(invocation: Invocation, variables: Mapping[str, str]) -> bool:
     tokens = invocation.tokens
     is_quiet = invocation.json or invocation.verbosity == 0 or "--json" in tokens
     shows_text = invocation.help or invocation.version or not tokens or tokens[0] in _SILENT
-    is_off = is_set(variables, OPT_OUT) or is_set(variables, "CI") or variables.get("HOME") == ""
-    # A command of a manifest that calls fdl again: the outer one speaks when all is done.
-    if is_quiet or shows_text or is_off or "FDL_PROJECT_ROOT" in variables:
-        return False
-    return sys.stderr is not None and sys.stderr.isatty()
+    is_off = any(is_set(os.environ, name) for name in _OFF) or os.environ.get("HOME") == ""
+    if is_quiet or shows_text or is_off or not sys.stderr.isatty():
+        return
+    if not (os.path.exists("/.dockerenv") if in_container is None else in_container):
+        try:
+            _daily(str(cache_folder() / "latest-version"))
+        except OSError:
+            return
 
 
 def _daily(file: str) -> None:
-    try:
-        if not os.path.exists(file):  # noqa: PTH110
-            put(file, b"")
-            os.utime(file, (0, 0))
-            output.note(
-                "once a day, fdl asks pypi.org in the background whether there is a newer version; "
-                f"{OPT_OUT}=1 turns that off"
-            )
-            return
-        # A time in the future is what a corrected clock leaves behind.
-        if 0 <= time.time() - os.stat(file).st_mtime < _DAY_SECONDS:  # noqa: PTH116
-            return
-        # Noted before it starts: a check that fails is not repeated by every command.
-        os.utime(file)
-    except OSError:
+    if not os.path.exists(file):
+        put(file, b"")
+        os.utime(file, (0, 0))
+        output.note(
+            "once a day, fdl asks pypi.org in the background whether there is a newer version; "
+            f"{OPT_OUT}=1 turns that off"
+        )
         return
+    # A time in the future is what a corrected clock leaves behind.
+    if 0 <= time.time() - os.stat(file).st_mtime < _DAY_SECONDS:
+        return
+    # Noted before it starts: a check that fails is not repeated by every command.
+    os.utime(file)
     if line := news(text_of(file)):
         output.note(line)
-    _start(file)
+    # -P: what lies in the folder it runs in is not imported. That folder is ours, not the
+    # project's, which could not be removed on Windows while a process runs there.
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "fdl.machine.update", file, ADDRESS],
+        cwd=os.path.dirname(file), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    )  # fmt: skip
+    # It outlives us on purpose; without a code its end would be reported as forgotten.
+    process.returncode = 0
 
 
 def news(latest: str) -> str:
     """One line about a newer release and how to install it; empty if there is none."""
-    from packaging.version import InvalidVersion, Version
+    from packaging.version import Version
+
+    from fdl.machine.self_install import upgrade_command
 
     try:
         newest = Version(latest)
-    except InvalidVersion:
+    except ValueError:
         return ""
     if newest.is_prerelease or newest <= Version(Version(__version__).base_version):
         return ""
     installed = f"flodl {newest} is available, {__version__} is installed"
     return f"{installed}; to upgrade: {upgrade_command()}"
-
-
-def _start(file: str) -> None:
-    """Start the request as a process of its own, which nobody waits for."""
-    names = ("CREATE_NO_WINDOW", "CREATE_NEW_PROCESS_GROUP")
-    flags = sum(getattr(subprocess, name, 0) for name in names)
-    quiet = subprocess.DEVNULL
-    try:
-        # -P: what lies in the folder it runs in is not imported. That folder is ours, not the
-        # project's, which could not be removed on Windows while a process runs there.
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "fdl.machine.update", file, ADDRESS],
-            cwd=os.path.dirname(file), stdin=quiet, stdout=quiet, stderr=quiet,
-            start_new_session=True, creationflags=flags,
-        )  # fmt: skip
-    except OSError:
-        return
-    # It outlives us on purpose; without a code its end would be reported as forgotten.
-    process.returncode = 0
 
 
 def main(file: str, address: str) -> None:
@@ -142,7 +108,7 @@ def main(file: str, address: str) -> None:
 
     agent = {"User-Agent": f"fdl/{__version__}"}
     try:
-        answer = httpx2.get(address, headers=agent, timeout=_PATIENCE_SECONDS)
+        answer = httpx2.get(address, headers=agent)
         put(file, str(Version(answer.raise_for_status().json()["info"]["version"])).encode())
     except (httpx2.HTTPError, OSError, ValueError, LookupError, TypeError, RecursionError):
         return

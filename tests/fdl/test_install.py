@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fdl import __version__
-from fdl.machine.update import upgrade_command
+from fdl.machine.self_install import upgrade_command
 
 OWN_SCRIPT = Path(sys.executable).parent / "fdl"
 UPGRADE = f"To upgrade: {upgrade_command()}\n"

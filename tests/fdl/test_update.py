@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import fdl.machine.update
+import fdl.machine.self_install
 from fdl import __version__
 from fdl.base.terminal import is_set
-from fdl.machine.update import news, upgrade_command
+from fdl.machine.self_install import upgrade_command
+from fdl.machine.update import news
 from tests.fdl.terminal import Terminal
 from tests.rows import each_row
 from tests.waiting import wait_for
@@ -279,11 +280,11 @@ def test_the_upgrade_command_is_that_of_the_tool_that_installed(tmp_path, monkey
     (prefix / mark).write_text("home = /usr/bin\nuv = 0.9.1\n")
     monkeypatch.setattr(sys, "prefix", str(prefix))
     monkeypatch.setattr(
-        fdl.machine.update, "__file__", f"{prefix}/lib/site-packages/fdl/machine/update.py"
+        fdl.machine.self_install, "__file__", f"{prefix}/lib/site-packages/fdl/machine/update.py"
     )
     assert upgrade_command() == typed.replace("PREFIX", str(prefix))
 
 
 def test_a_checkout_is_upgraded_with_git():
-    code = Path(fdl.machine.update.__file__).parents[2]
+    code = Path(fdl.machine.self_install.__file__).parents[2]
     assert upgrade_command() == f"git -C {code} pull"

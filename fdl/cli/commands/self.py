@@ -23,8 +23,7 @@ from fdl.machine.completion import (
     start_file,
     with_block,
 )
-from fdl.machine.self_install import install as put, look
-from fdl.machine.update import upgrade_command
+from fdl.machine.self_install import install as put, look, upgrade_command
 from fdl.scaffold.api_ref.scan import find, scan
 from fdl.scaffold.api_ref.select import as_json, as_list, as_text, public, select
 

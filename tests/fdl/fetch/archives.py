@@ -15,9 +15,7 @@ from fdl.libtorch.archive import Options
 
 QUICK = Options(
     tail=1,
-    journal_every=16 << 10,
     backoff=0.005,
-    longest_backoff=0.05,
     stall_timeout=60,
     attempts=4,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fdl.base.progress import Progress
-from fdl.libtorch.archive import Options, Unpacked
+from fdl.libtorch.archive import Job, Options, Unpacked
 from fdl.libtorch.download import unpack_url
 from tests.fdl.fetch.archives import QUICK, Tree, inside, tree
 from tests.fdl.fetch.server import Server
@@ -56,13 +56,15 @@ class Fetch:
         with Progress("archive") as progress:
             return unpack_url(
                 urls,
-                target,
-                select=select,
+                Job(
+                    target=target,
+                    select=select,
+                    progress=progress,
+                    sha256=sha256,
+                    options=options,
+                ),
                 part=part or self.part,
-                sha256=sha256,
-                progress=progress,
                 environ=os.environ,
-                options=options,
                 typed=typed,
             )
 

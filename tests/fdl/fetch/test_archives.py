@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from fdl.base.errors import FetchError
 from fdl.base.progress import Progress
-from fdl.libtorch.archive import Options, Unpacked, unpack_file
+from fdl.libtorch.archive import Job, Options, Unpacked
 from fdl.libtorch.download import unpack_url
 from tests.fdl.fetch.archives import QUICK, expected, library, member, pack, tree
 from tests.fdl.fetch.server import Server
@@ -33,9 +33,13 @@ def unpack(archive: bytes, folder: Path, *, select=everything, sha256=None, **li
     file.write_bytes(archive)
     target.mkdir()
     with Progress("unpacking a.zip") as progress:
-        return unpack_file(
-            file, target, select=select, sha256=sha256, progress=progress, options=Options(**limits)
-        )
+        return Job(
+            target=target,
+            select=select,
+            progress=progress,
+            sha256=sha256,
+            options=Options(**limits),
+        ).unpack(file)
 
 
 def fetch(archive: bytes, folder: Path, server: Server) -> Unpacked:
@@ -46,13 +50,9 @@ def fetch(archive: bytes, folder: Path, server: Server) -> Unpacked:
     with Progress("a.zip") as progress:
         return unpack_url(
             [server.url("/a.zip")],
-            target,
-            select=everything,
+            Job(target=target, select=everything, progress=progress, options=QUICK),
             part=folder / "part",
-            sha256=None,
-            progress=progress,
             environ={},
-            options=QUICK,
         )
 
 
@@ -99,7 +99,7 @@ def test_progress_counts_what_was_unpacked(tmp_path, capsys):
 
 def test_a_file_that_is_not_there_is_said(tmp_path):
     with pytest.raises(FetchError, match=r"cannot read .*none\.zip: No such"), Progress("") as p:
-        unpack_file(tmp_path / "none.zip", tmp_path, select=everything, sha256=None, progress=p)
+        Job(target=tmp_path, select=everything, progress=p).unpack(tmp_path / "none.zip")
 
 
 def test_a_wrong_digest_of_a_file_is_refused_and_the_file_stays(tmp_path):

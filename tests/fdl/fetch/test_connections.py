@@ -21,7 +21,7 @@ from tests.fdl.fetch.server import Server
 
 ARCHIVE = pack(library())
 DIGEST = sha256(ARCHIVE).hexdigest()
-IMPATIENT = replace(QUICK, attempts=1, restarts=0)
+IMPATIENT = replace(QUICK, attempts=1)
 
 
 def test_a_connection_that_the_server_closed_meanwhile_is_no_failure(server, fetch):

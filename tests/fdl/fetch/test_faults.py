@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from fdl.base.errors import FetchError
-from fdl.libtorch.archive import ENDING as LARGEST_ENDING
+from fdl.libtorch.download import ENDING as LARGEST_ENDING
 from tests.fdl.fetch.archives import QUICK, expected, library, pack
 from tests.waiting import at_some_pace, wait_for
 
@@ -27,7 +27,7 @@ TREE = expected(ARCHIVE)
 OTHER = pack(library(seed=1))
 
 # One failure is one too many: what ends a call, and leaves its part to the next one.
-IMPATIENT = replace(QUICK, attempts=1, restarts=0)
+IMPATIENT = replace(QUICK, attempts=1)
 
 
 def some(offsets: list[int]) -> list[object]:
@@ -36,11 +36,14 @@ def some(offsets: list[int]) -> list[object]:
             for n, one in enumerate(offsets)]  # fmt: skip
 
 
-def held(journal: Path) -> int:
-    """How many bytes a journal says are there."""
+def held(part: Path) -> int:
+    """How many bytes of an archive are there: its beginning, and its end in a file of its own."""
+    journal, end = (part.with_name(f"{part.name}.{kind}") for kind in ("json", "end"))
     if not journal.exists():
         return 0
-    return sum(end - begin for begin, end in json.loads(journal.read_text())["held"])
+    begin = json.loads(journal.read_text())["begin"]
+    first, last = (file.stat().st_size if file.exists() else 0 for file in (part, end))
+    return first + max(0, begin + last - max(begin, first))
 
 
 def test_an_archive_is_fetched_once_and_unpacked(server, fetch):
@@ -102,7 +105,7 @@ def test_a_call_that_was_cut_off_is_continued_by_the_next(server, fetch, offset)
         fetch(server.url("/a.zip"), options=IMPATIENT)
     assert "what was fetched is kept" in error.value.hint
     server.settle()
-    before, kept = server.sent, held(fetch.journal)
+    before, kept = server.sent, held(fetch.part)
     # The end at least; the connection at the beginning may have been told to stop before its
     # first bytes came, however far the other one was.
     assert kept >= LARGEST_ENDING
@@ -115,7 +118,7 @@ def test_one_connection_keeps_everything_up_to_the_cut(server, fetch):
     server.put("/a.zip", ARCHIVE, cuts=[1_555_641])
     with pytest.raises(FetchError, match="the connection broke off"):
         fetch(server.url("/a.zip"), options=IMPATIENT)
-    assert held(fetch.journal) == LARGEST_ENDING + 1_555_641
+    assert held(fetch.part) == LARGEST_ENDING + 1_555_641
     server.settle()
     before = server.sent
     assert fetch(server.url("/a.zip"), sha256=DIGEST).sha256 == DIGEST
@@ -144,7 +147,7 @@ def killed(server, fetch, options, enough):
     target = fetch.folder / "killed"
     target.mkdir()
     argv = [sys.executable, "-c", CHILD, server.url("/a.zip"), str(target), str(fetch.part)]
-    chosen = repr({"tail": options.tail, "journal_every": 16 << 10})
+    chosen = repr({"tail": options.tail})
     with subprocess.Popen([*argv, chosen], stderr=subprocess.DEVNULL) as child:
         while not enough() and child.poll() is None:
             time.sleep(0.001)
@@ -154,8 +157,8 @@ def killed(server, fetch, options, enough):
 def test_a_killed_call_keeps_the_part_of_the_end_that_it_had(server, fetch):
     """The end is asked for first: on a slow line, it takes minutes."""
     resource = server.put("/a.zip", ARCHIVE, drip=(20_000, 0.01))
-    killed(server, fetch, BIG_TAIL, lambda: held(fetch.journal) > 300_000)
-    kept = held(fetch.journal)
+    killed(server, fetch, BIG_TAIL, lambda: held(fetch.part) > 300_000)
+    kept = held(fetch.part)
     assert 300_000 < kept < 1 << 20
     resource.drip = None
     server.settle()
@@ -166,8 +169,8 @@ def test_a_killed_call_keeps_the_part_of_the_end_that_it_had(server, fetch):
 
 def test_a_slow_line_is_written_down_every_second(server, fetch):
     resource = server.put("/a.zip", ARCHIVE, drip=(2_000, 0.1))
-    killed(server, fetch, BIG_TAIL, lambda: held(fetch.journal) > 10_000)
-    assert 10_000 < held(fetch.journal) < 100_000
+    killed(server, fetch, BIG_TAIL, lambda: held(fetch.part) > 10_000)
+    assert 10_000 < held(fetch.part) < 100_000
     resource.drip = None
 
 
@@ -178,7 +181,7 @@ def test_a_directory_that_was_cut_off_is_continued(server, fetch):
     with pytest.raises(FetchError, match="the connection broke off"):
         fetch(server.url("/a.zip"), options=IMPATIENT)
     server.settle()
-    kept, before = held(fetch.journal), server.sent
+    kept, before = held(fetch.part), server.sent
     assert kept > LARGEST_ENDING
     fetch(server.url("/a.zip"), options=QUICK)
     assert fetch.tree == expected(archive)
@@ -219,7 +222,7 @@ def test_a_server_that_ignores_ranges_later_makes_the_next_call_begin_anew(serve
     with pytest.raises(FetchError):
         fetch(server.url("/a.zip"), options=IMPATIENT)
     # How much of what was in flight is kept depends on when each connection hears of the end.
-    assert held(fetch.journal) > 0
+    assert held(fetch.part) > 0
     resource.ranges = False
     assert fetch(server.url("/a.zip")).sha256 == DIGEST
     assert fetch.tree == TREE
@@ -237,7 +240,7 @@ def test_an_archive_that_changed_between_two_calls_is_fetched_anew(
     server.put("/a.zip", ARCHIVE, cuts=[1_000_000], **known)
     with pytest.raises(FetchError):
         fetch(server.url("/a.zip"), options=IMPATIENT)
-    assert held(fetch.journal) > 0
+    assert held(fetch.part) > 0
     if known.get("modified"):
         known["modified"] = "Thu, 02 Jan 2025 00:00:00 GMT"
     server.put(
@@ -428,14 +431,15 @@ CHILD = """
 import os, sys
 from dataclasses import replace
 from pathlib import Path
+from fdl.libtorch.archive import Job
 from fdl.libtorch.download import unpack_url
 from fdl.base.progress import Progress
 from tests.fdl.fetch.archives import QUICK, inside
 url, target, part, *options = sys.argv[1:]
 options = replace(QUICK, **eval(options[0])) if options else QUICK
 with Progress("archive") as progress:
-    unpack_url([url], Path(target), select=inside, part=Path(part), sha256=None,
-               progress=progress, environ=os.environ, options=options)
+    job = Job(target=Path(target), select=inside, progress=progress, options=options)
+    unpack_url([url], job, part=Path(part), environ=os.environ)
 """
 
 
@@ -457,7 +461,7 @@ def test_a_killed_process_is_continued_by_the_next(server, fetch, share):
         while server.sent < share * len(ARCHIVE) and child.poll() is None:
             time.sleep(0.001)
         child.send_signal(signal.SIGKILL)
-    kept = held(fetch.journal)
+    kept = held(fetch.part)
     resource.drip = None
     # What the dead process was still being sent has to end before it is counted.
     server.settle()
@@ -511,7 +515,7 @@ def test_a_disk_that_fills_up_meanwhile_keeps_the_part(server, fetch, small_disk
     filler.unlink()
     resource.before = None
     server.settle()
-    before, kept = server.sent, held(fetch.journal)
+    before, kept = server.sent, held(fetch.part)
     assert kept > 0
     fetch(server.url("/a.zip"))
     assert fetch.tree == TREE
@@ -551,7 +555,7 @@ def test_an_interrupt_ends_all_threads_and_keeps_the_part(server, fetch):
         os.kill(child.pid, signal.SIGINT)
         _, err = child.communicate(timeout=60)
     assert "KeyboardInterrupt" in err
-    assert held(fetch.journal) > 0
+    assert held(fetch.part) > 0
 
 
 def test_a_server_that_stays_silent_is_given_up_with_the_command_that_resumes(server, fetch):
@@ -567,7 +571,7 @@ def test_a_server_that_stays_silent_is_given_up_with_the_command_that_resumes(se
         "fdl libtorch install cpu"
     )
     resource.before = resource.stall = None
-    kept, before = held(fetch.journal), server.sent
+    kept, before = held(fetch.part), server.sent
     assert kept >= LARGEST_ENDING + 300_000
     assert fetch(server.url("/a.zip")).sha256 == DIGEST
     assert server.sent - before == len(ARCHIVE) - kept

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
@@ -13,6 +12,8 @@ from fdl.libtorch.sources import Wanted, local_archive
 from fdl.libtorch.store import Store
 from tests.fdl.libtorch.archives import torch_wheel
 
+JOURNAL = '{"source": "", "validator": "", "length": 9, "begin": 0}'
+
 
 @pytest.fixture
 def at(store):
@@ -21,17 +22,15 @@ def at(store):
 
 @pytest.fixture
 def part(at):
-    """Write the part of a download: ``part("url-1", prefix=5)``; without a journal for None."""
+    """Write the part of a download: ``part("url-1", JOURNAL)``; without a journal for None."""
 
-    def make(slot, prefix, days=0):
+    def make(slot, journal, days=0):
         folder = at.cache / "downloads" / slot / "archive"
         folder.mkdir(parents=True)
         file = folder / "archive.part"
         file.write_bytes(b"12345")
-        journal = {"source": "", "version": ["", "", 9]}
-        if prefix is not None:
-            text = json.dumps({**journal, "held": [[0, prefix]]})
-            (folder / "archive.part.json").write_text(text)
+        if journal is not None:
+            (folder / "archive.part.json").write_text(journal)
         for one in folder.iterdir():
             os.utime(one, (time.time() - days * 86_400,) * 2)
         return folder.parent
@@ -47,11 +46,12 @@ def install_other(at, tmp_path):
 
 
 def test_an_installation_keeps_only_parts_that_a_later_call_can_use(at, part, install_other):
-    kept = part("url-kept", 5, days=29)
+    kept = part("url-kept", JOURNAL, days=29)
     wheels = at.cache / "downloads/wheel-cpu/torch-2.14.1"
     wheels.mkdir(parents=True)
     (wheels / "torch-2.14.1.whl").write_bytes(b"whole")
-    gone = [part("no-journal", None), part("too-short", 7), part("old", 5, days=31)]
+    torn = part("torn-journal", JOURNAL[:-5])
+    gone = [part("no-journal", None), torn, part("old", JOURNAL, days=31)]
     assert install_other().fresh
     assert not any(one.exists() for one in gone)
     assert kept.exists()
