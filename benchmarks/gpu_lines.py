@@ -33,7 +33,7 @@ _TOOLS = frozenset(("nvidia-smi", "nvcc"))
 
 ALSO: dict[str, dict[str, str]] = {
     "flodl/ranks/clocks.py": {"DeviceWatch": "made for a rank on a GPU"},
-    "flodl/nn/optim.py": {"_fused_on_cuda.choosing": "chooses the fused optimizer on a GPU"},
+    "flodl/nn/optim.py": {"_fused_on_cuda": "chooses the fused optimizer on a GPU"},
     "flodl/train/step/capturing.py": {"Capture": "made on a GPU"},
 }
 """File -> function or class -> why only a GPU runs it, where the syntax does not show it."""

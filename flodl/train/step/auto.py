@@ -372,7 +372,7 @@ class AutoEngine(TunedEngine):
         self._seconds = found.plain
         if not best.threads:
             self._plain_seconds = found.plain
-        if found.ratio - found.noise >= 1 + self._policy.gain:
+        if found.ratio - found.noise > max(1.0, 1 - self._policy.gain):
             return best
         self._seconds *= found.ratio
         return fewer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
 from torch import Tensor, nn
 
 from flodl.errors import StateError
@@ -262,6 +262,8 @@ def test_numbers_are_those_of_torchs_scaler(
         theirs.update()
         my_optimizer.zero_grad()
         other_optimizer.zero_grad()
+        # Torch's factor goes on to 0, which makes NaN of every gradient; ours ends above it.
+        assume(theirs.get_scale() >= torch.finfo(torch.float32).tiny)
         # Torch keeps its factor in float32, ours is a float.
         assert ours.scale_factor() == pytest.approx(theirs.get_scale(), rel=1e-5)
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=0)
