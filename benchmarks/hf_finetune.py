@@ -14,6 +14,7 @@ Uninstall it afterwards, because its ``.pth`` file makes every start of Python s
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -216,6 +217,8 @@ def ranks_shown(row: Row) -> list[str]:
         )
     header = ["way", "s of the steps", f"/ {THEIRS}", "spread", "bar"]
     header += ["batches per rank", "accuracy", "difference", "bar"]
+    right, tests = statistics.median(_of(rounds, THEIRS_RANKS, "accuracy")), row["facts"]["test"]
+    error = math.sqrt(2 * right * (1 - right) / tests)
     return [
         "## Two unequal ranks",
         table(header, lines),
@@ -225,14 +228,16 @@ def ranks_shown(row: Row) -> list[str]:
         "faster rank trains more batches, and the ranks average their weights. All train every "
         "text once. flodl stretches each batch of the slow rank; in transformers' Trainer it waits "
         "before each step, as long as its steps take longer without an exchange.",
+        f"All rounds have one seed. With {tests} texts, a difference between two accuracies has a "
+        f"standard error of {error:.3f}.",
         TOO_SHORT,
     ]
 
 
 TOO_SHORT = (
     "On devices that differ, policy `auto` takes every step together in trainings of fewer than "
-    "twelve windows, too. This one has 32 batches, which is 1.6 windows: so few averages of "
-    "weights cost accuracy also on [virtual ranks](virtual_ranks.md)."
+    "twelve windows, too. This one has 32 batches, which is 1.6 windows. On [virtual "
+    "ranks](virtual_ranks.md), so few averages of weights cost accuracy."
 )
 """Why policy cadence is not the default here."""
 

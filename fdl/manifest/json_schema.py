@@ -46,7 +46,11 @@ _ITEMS = {
 }
 
 
-_OPTIONS = {"additionalProperties": {"anyOf": _SETTING}, "type": "object"}
+_OPTIONS = {
+    "additionalProperties": {"anyOf": _SETTING},
+    "propertyNames": {"pattern": r"^\S*$"},
+    "type": "object",
+}
 _DOTTED = "Settings with dotted names: `optimizer: {lr: 0.1}` is `optimizer.lr`."
 _TEXT = {"type": ["string", "null"]}
 _WORDS = {"type": ["array", "null"], "items": {"type": "string"}}

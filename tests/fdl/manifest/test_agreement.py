@@ -152,6 +152,8 @@ def never_stricter(value: Any) -> None:
 
 @given(TELLABLE)
 @example({"options": {"description": [[None]]}})
+@example({"options": {"a b": None}})
+@example({"commands": {"quick": {"options": {"a": {"b c": 1}}}}})
 @settings(max_examples=120)
 def test_fdl_and_the_schema_accept_the_same_manifests(value: Any) -> None:
     agree(value)
