@@ -1,6 +1,7 @@
 """The trials of ``auto``: two ways to compute a step, measured in turns.
 
-- :func:`measure` is the one protocol. It takes live steps; each ``yield`` is one step.
+- :func:`measure` is the protocol. It takes live steps; each ``yield`` is one step.
+- :func:`measure_shared` takes its place for threads while other programs use the machine.
 - :func:`gain` measures on a copy what a step would bring if it were declared pure. The copy calls
   the code of the user, so :func:`doubt` looks before whether this code seems to change nothing
   else. Nothing of the training takes part.
