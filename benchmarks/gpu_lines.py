@@ -137,7 +137,7 @@ class _Finder:
         exits = [at for at in range(need) if _is_exit(body[at])]
         begin = exits[-1] + 1 if exits else 0
         self.block(body[:begin], owner)
-        self._range(body[begin:], owner, f"after line {body[begin].lineno - 1}" if begin else why)
+        self._range(body[begin:], owner, f"after {_header(body[begin - 1])}" if begin else why)
 
     def _definition(self, one: Definition, owner: str) -> None:
         """Look at a class or a function."""

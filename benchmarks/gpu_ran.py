@@ -111,12 +111,13 @@ def never_run(cells: Sequence[tuple[str, str, str]]) -> str:
             f"{count} of {known} lines. `benchmarks/gpu_lines.py` has the rules by which it "
             "finds lines that only a GPU runs. A place counts as run as soon as one of its lines "
             "did. The last column is the condition under which they run.",
-            table(["lines", "function", "when"], [_row(place) for place in code]),
+            table(["file", "function", "lines", "when"], [_row(place) for place in code]),
         ]
     )
 
 
 def _row(place: Place) -> list[str]:
-    last = f"-{place.last}" if place.last > place.line else ""
+    """One row. It has no line numbers: every change above a place would make the page old."""
     when = place.why.replace("|", "\\|")
-    return [f"`{place.file}:{place.line}{last}`", f"`{place.function or 'module'}`", f"`{when}`"]
+    function = f"`{place.function or 'module'}`"
+    return [f"`{place.file}`", function, str(place.lines), f"`{when}`"]

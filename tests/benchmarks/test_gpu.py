@@ -196,6 +196,14 @@ def test_lines_that_only_a_gpu_runs_are_found_in_the_syntax():
     ]
 
 
+def test_a_place_keeps_its_name_when_lines_are_added_above_it():
+    def names(program):
+        return [(one.function, one.why) for one in places_in(program, "program.py")]
+
+    assert ("free", "after if not torch.cuda.is_available()") in names(PROGRAM)
+    assert names("import os\n\n" + PROGRAM) == names(PROGRAM)
+
+
 def test_a_function_that_is_named_by_hand_must_exist():
     with pytest.raises(LookupError, match="Capture"):
         places_in("import torch\n", "flodl/train/step/capturing.py")
