@@ -16,13 +16,13 @@ from flodl import log
 from flodl.train.step.capturing import captures_on, refusal_beside_plain_steps
 from flodl.train.step.decision import Decision, decision_key, stored_decision
 from flodl.train.step.halves import first_line
+from flodl.train.step.other_programs import OtherPrograms
 from flodl.train.step.trials import (
     Gain,
     Taken,
     doubt,
     gain,
     measure,
-    measure_shared,
     median_of_steps,
     step_clock,
 )
@@ -34,7 +34,6 @@ from flodl.train.step.tuning import (
     has_hooks,
     onednn_refusal,
     rows_of_layers,
-    waited_seconds,
 )
 
 if TYPE_CHECKING:
@@ -44,13 +43,12 @@ if TYPE_CHECKING:
 
 
 _FIRST = 5
-"""Plain steps that measure the time of a step."""
+"""Steps that measure the time of a step."""
 
-_WAITS = 0.1
-"""A training that waits for a core in more than this part of the time shares its machine."""
+_LOOK, _LONG_LOOK = 0.05, 0.25
+"""Seconds in which the load of the machine is seen, and those that make sure of it."""
 
-_SOON, _WAITS_SOON = 0.05, 0.25
-"""The same is clear after so many seconds if it waits for more than this part."""
+_OVERRULED = "the program sets the number of threads"
 
 
 @final
@@ -261,7 +259,7 @@ class AutoEngine(TunedEngine):
 
         A stored decision stays: in the next run, the same step shows the same.
         """
-        reason = "the program sets the number of threads"
+        reason = _OVERRULED
         if decision.tuning.captured and not self.tuning.captured:
             self._notes["CUDA graph"] = reason = self.capture_refusal
         self._decision = replace(decision, tuning=self.tuning, trials=dict(self._notes))
@@ -325,57 +323,57 @@ class AutoEngine(TunedEngine):
 
     def _trials(self) -> Steps[None]:
         """Try all candidates, one after the other."""
-        shared = yield from self._plain_steps()
+        best = yield from self._share()
+        yield  # the first step of another number of threads takes longer
+        self._seconds = yield from median_of_steps(_FIRST)
+        if not best.threads:
+            self._plain_seconds = self._seconds
         if self._left() < self._policy.least_seconds:
             self._notes["none"] = f"{format_duration(self._left())} left: nothing would pay"
-            self._decide(Tuning(), at_most=self._steps)
+            self._decide(best, at_most=self._steps)
             return
-        best = Tuning()
-        found = self.candidates()
-        if shared:
-            for one in (one for one in found if "threads" in one.change):
-                best = yield from self._give_way(one, best)
-        for candidate in found:
-            if "threads" not in candidate.change or (
-                not shared and self._plain_seconds <= self._policy.short_step
-            ):
+        others, shared = OtherPrograms(), best.threads > 0
+        short = not shared and self._seconds <= self._policy.short_step
+        for candidate in self.candidates():
+            if "threads" not in candidate.change or short:
                 best = yield from self._try(candidate, best)
+        if shared and others.seconds() > _LONG_LOOK and not _fewer_threads_beside(others):
+            alone = Candidate("all threads", {"threads": 0}, lambda _: "")
+            best = yield from self._try(alone, best)
         self.use(best)
         self._decide(best)
 
-    def _plain_steps(self) -> Steps[bool]:
-        """Measure a plain step; return whether other programs use the machine.
+    def _share(self) -> Steps[Tuning]:
+        """Leave to other programs the cores that they use.
 
-        If they do, plain steps may take many times as long, so as few as possible are made.
+        A part of a step ends when the last of its threads does. If one has to wait for a core, a
+        step may take a hundred times as long. So the first steps use half of the threads, and show
+        what other programs use.
         """
-        waited, spent = waited_seconds(), 0.0
-        for _ in range(2):  # they allocate, and make the optimizer's state
-            taken = yield
-            if self._device.type == "cpu":
-                self._plain_seconds = self._seconds = float(taken.seconds)
-                spent += self._seconds
-            if spent > _SOON and waited_seconds() - waited > _WAITS_SOON * spent:
-                return True
-        waited = waited_seconds()
-        self._plain_seconds = self._seconds = yield from median_of_steps(_FIRST)
-        return waited_seconds() - waited > _WAITS * _FIRST * self._seconds
-
-    def _give_way(self, candidate: Candidate, best: Tuning) -> Steps[Tuning]:
-        """Use fewer threads, unless all of them are faster although others use the machine."""
-        fewer = replace(best, **candidate.change)
-        found = yield from measure_shared(self, best, fewer, budget=self._budget())
-        self._cost += found.cost
-        if math.isinf(found.ratio):
-            self._notes[candidate.name] = "the program sets the number of threads"
-            return best
-        self._notes[candidate.name] = f"{found.ratio:.3f}x"
-        self._seconds = found.plain
-        if not best.threads:
-            self._plain_seconds = found.plain
-        if found.ratio - found.noise > max(1.0, 1 - self._policy.gain):
-            return best
-        self._seconds *= found.ratio
-        return fewer
+        others, total, only = OtherPrograms(), torch.get_num_threads(), self._policy.only
+        tried = only is None or "threads" in only
+        if not (tried and others.known and total > 1 and self._device.type == "cpu"):
+            yield
+            return Tuning()
+        half = Tuning(threads=total // 2)
+        self.use(half)
+        fewer = 0
+        for least in (_LOOK, _LONG_LOOK):
+            yield
+            while others.seconds() < least:
+                yield
+            if self.tuning != half:
+                self._notes[counted(half.threads, "thread")] = _OVERRULED
+                return Tuning()
+            fewer = _fewer_threads_beside(others)
+            if not fewer:
+                break
+        best = Tuning(threads=fewer)
+        if fewer:
+            told = f"other programs use {others.cores():.1f} cores"
+            self._notes[counted(fewer, "thread")] = told
+        self.use(best)
+        return best
 
     def _try(self, candidate: Candidate, best: Tuning) -> Steps[Tuning]:
         """Measure a candidate, and return the better tuning."""
@@ -390,7 +388,7 @@ class AutoEngine(TunedEngine):
             tuning = replace(tuning, captured=False)
             found = yield from self._compare(best, tuning)
         if math.isinf(found.ratio):
-            self._notes[name] = self.capture_refusal or "the program sets the number of threads"
+            self._notes[name] = self.capture_refusal or _OVERRULED
         else:
             self._notes[name] = f"{found.ratio:.3f}x"
         if found.ratio + found.noise <= 1 - policy.gain:
@@ -482,12 +480,21 @@ class AutoEngine(TunedEngine):
     def _say(self, best: Tuning) -> None:
         """Print the decision and its measurements; at VERBOSE also what was not tried, and why."""
         verbose = log.enabled(log.Verbosity.VERBOSE)
+        used = best.names()
         told = [
-            f"{name} {note}" for name, note in self._notes.items() if verbose or note.endswith("x")
+            f"{name} {note}" if note.endswith("x") else f"{name}: {note}"
+            for name, note in self._notes.items()
+            if verbose or note.endswith("x") or name in used
         ]
         tried = f" ({', '.join(told)})" if told else ""
         if best == Tuning():
             log.verbose(f"engine: plain, nothing tried was faster{tried}")
             return
-        before, after = self._plain_seconds * 1e3, self._seconds * 1e3
-        log.msg(f"engine: {best}, {before:.4g} -> {after:.4g} ms per step{tried}")
+        before = f"{self._plain_seconds * 1e3:.4g} -> " if self._plain_seconds else ""
+        log.msg(f"engine: {best}, {before}{self._seconds * 1e3:.4g} ms per step{tried}")
+
+
+def _fewer_threads_beside(others: OtherPrograms) -> int:
+    """Return how many threads have a core beside other programs; 0 if all have one."""
+    free = max(1, others.all_cores - round(others.cores()))
+    return free if free < torch.get_num_threads() else 0

@@ -1,7 +1,6 @@
 """The trials of ``auto``: two ways to compute a step, measured in turns.
 
 - :func:`measure` is the protocol. It takes live steps; each ``yield`` is one step.
-- :func:`measure_shared` takes its place for threads while other programs use the machine.
 - :func:`gain` measures on a copy what a step would bring if it were declared pure. The copy calls
   the code of the user, so :func:`doubt` looks before whether this code seems to change nothing
   else. Nothing of the training takes part.
@@ -49,9 +48,6 @@ _NOTICEABLE = 0.5
 _HOPELESS, _EVIDENT = 1.1, 0.7
 """If the ratios of two rounds are all above, or all below, more rounds tell nothing new."""
 
-_SHARED_BLOCK, _SHARED_ROUNDS, _SHARED_LOSS = 0.1, 5, 0.2
-"""On a shared machine: seconds of a block, rounds, and lost seconds after which fewer will do."""
-
 
 class Taken(NamedTuple):
     """A completed step: its time in seconds, and its batch.
@@ -75,13 +71,11 @@ class Measured(NamedTuple):
             engine could not use the candidate.
         noise: Two standard errors of the ratio.
         cost: Seconds that the comparison has cost the training.
-        plain: On a shared machine, the mean seconds of a step with all threads.
     """
 
     ratio: float
     noise: float
     cost: float
-    plain: float = math.nan
 
 
 def measure(
@@ -130,44 +124,6 @@ def measure(
             or cost > budget
         ):
             return Measured(median, noise, cost)
-
-
-def measure_shared(
-    engine: TunedEngine, plain: Tuning, fewer: Tuning, *, budget: float
-) -> Steps[Measured]:
-    """Compare fewer threads with all of them while other programs use the machine.
-
-    Most of the time may be in the few steps that others interrupt. A median does not see those, so
-    the means of blocks of equal time are compared.
-
-    Args:
-        engine: Computes the steps.
-        plain: The way with all threads.
-        fewer: The way with fewer.
-        budget: Seconds that steps with all threads may lose; one round is always made.
-    """
-    taken: dict[Tuning, list[float]] = {plain: [], fewer: []}
-    for number in range(1, 3 * _SHARED_ROUNDS + 1):
-        for tuning, seconds in taken.items():
-            engine.use(tuning)
-            yield
-            if engine.tuning != tuning:
-                return Measured(math.inf, 0.0, 0.0)
-            until = math.fsum(seconds) + _SHARED_BLOCK
-            while math.fsum(seconds) < until:
-                one = yield
-                seconds.append(float(one.seconds))
-        means = [statistics.fmean(seconds) for seconds in taken.values()]
-        parts = [statistics.pvariance(one) / len(one) for one in taken.values()]
-        errors = [part / mean**2 for part, mean in zip(parts, means, strict=True)]
-        ratio = means[1] / means[0]
-        noise = 2 * ratio * math.sqrt(math.fsum(errors))
-        slower = plain if ratio < 1 else fewer
-        lost = abs(means[1] - means[0]) * (len(taken[slower]) + number)
-        clear = number >= _SHARED_ROUNDS or lost > _SHARED_LOSS
-        if (clear and abs(ratio - 1) > noise) or (slower is plain and lost > budget):
-            break
-    return Measured(ratio, noise, lost, means[0])
 
 
 class _Block(NamedTuple):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
@@ -125,13 +124,6 @@ def fewer_threads(*, single: bool) -> list[int]:
     """Return the numbers of threads to try: half, and one if a step with one is short enough."""
     threads = torch.get_num_threads()
     return sorted({threads // 2, *((1,) if single else ())} - {0, threads}, reverse=True)
-
-
-def waited_seconds() -> float:
-    """Return how long this thread was ready to run and had no core; 0 where nobody counts."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/thread-self/schedstat").read_text("ascii").split()[1]) / 1e9
-    return 0.0
 
 
 _CHOICES = ("fused", "foreach", "capturable", "differentiable")
