@@ -17,6 +17,7 @@ Parts = Mapping[str, Row]
 NO_SLOWER = Bar(1.02)
 OVER_HAND = Bar(1.0)
 MEANS = {"routed": Bar(0.75), "unrouted": Bar(0.85)}
+AUTO_MEAN = Bar(0.82)
 LOSS = Bar(1e-4, form="g")
 COLUMNS = ("auto", "pure")
 EARLIER = "earlier"
@@ -61,7 +62,9 @@ def _cells(name: str, parts: Parts) -> list[str]:
     auto, better = parts.get("auto"), _better(parts)
     cells = [name, *([f"{auto['ms']:.4g}", f"{auto['step']:.3f}"] if auto else ["", ""])]
     cells.append(auto["spread"] if auto else "")
-    cells += [f"{parts[column]['total']:.3f}" if column in parts else "" for column in COLUMNS]
+    total = {column: float(parts[column]["total"]) for column in COLUMNS if column in parts}
+    cells.append(f"{total['auto']:.3f}, {NO_SLOWER.verdict(total['auto'])}" if auto else "")
+    cells.append(f"{total['pure']:.3f}" if "pure" in total else "")
     if better is None:
         cells += ["", "", ""]
     else:
@@ -94,7 +97,10 @@ def _means(rows: Mapping[str, Parts], mode: str) -> Iterable[str]:
         if found:
             mean = statistics.geometric_mean([row["total"] for row in found])
             hand = statistics.geometric_mean([best_by_hand(row) for row in found])
-            parts.append(f"{column} {mean:.3f} beside {hand:.3f} by hand ({len(found)} models)")
+            bar = f" (bar {AUTO_MEAN.verdict(mean)})" if column == "auto" else ""
+            parts.append(
+                f"{column} {mean:.3f}{bar} beside {hand:.3f} by hand ({len(found)} models)"
+            )
     better = [row for each in rows.values() if (row := _better(each)) is not None]
     if not better:
         return
