@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from benchmarks.measure import Bar, table
+from benchmarks.measure import NOT_YET, Bar, table
 from benchmarks.ten_models_networks import networks
 from benchmarks.ten_models_subject import TOTAL_STEPS
 
@@ -20,7 +20,7 @@ MEANS = {"routed": Bar(0.75), "unrouted": Bar(0.85)}
 AUTO_MEAN = Bar(0.82)
 LOSS = Bar(1e-4, form="g")
 COLUMNS = ("auto", "pure")
-EARLIER = "earlier"
+EARLIER, BEFORE = "earlier", "before"
 
 INTRO = (
     f"Time of a training of {TOTAL_STEPS} steps (50 epochs of 50 batches), with all trials and "
@@ -47,6 +47,8 @@ def page(kept: Mapping[str, Mapping[str, Any]], command: str) -> str:
         rows = {name: kept[mode][name] for name in networks() if kept.get(mode, {}).get(name)}
         if rows:
             text += [title, _table(rows), *_means(rows, mode), _how(rows)]
+    if kept.get(BEFORE):
+        text += _before(kept[BEFORE])
     if kept.get(EARLIER):
         text += _earlier(kept[EARLIER])
     return "\n\n".join(text)
@@ -64,7 +66,7 @@ def _cells(name: str, parts: Parts) -> list[str]:
     cells.append(auto["spread"] if auto else "")
     total = {column: float(parts[column]["total"]) for column in COLUMNS if column in parts}
     cells.append(f"{total['auto']:.3f}, {NO_SLOWER.verdict(total['auto'])}" if auto else "")
-    cells.append(f"{total['pure']:.3f}" if "pure" in total else "")
+    cells.append(f"{total['pure']:.3f}" if "pure" in total else NOT_YET)
     if better is None:
         cells += ["", "", ""]
     else:
@@ -72,7 +74,7 @@ def _cells(name: str, parts: Parts) -> list[str]:
         cells += [f"{ratio:.3f}, {NO_SLOWER.verdict(ratio)}", f"{hand:.3f}", f"{ratio / hand:.3f}"]
     agreed = parts.get("agreement")
     if agreed is None:
-        return [*cells, "", "", "", ""]
+        return [*cells, NOT_YET, "", "", ""]
     ours, drift = agreed["flodl"], agreed["fused"]
     cells += [f"{ours['loss']:.1e}, {LOSS.verdict(ours['loss'])}", f"{drift['loss']:.1e}"]
     return [*cells, f"{ours['weights']:.1e}", f"{drift['weights']:.1e}"]
@@ -128,6 +130,26 @@ def _how(rows: Mapping[str, Parts]) -> str:
                 f"steps. {row['environment']}"
             )
     return "\n".join(lines)
+
+
+def _before(rows: Mapping[str, Row]) -> list[str]:
+    """The table of what *auto* reached before it had one protocol for all candidates."""
+    lines = [
+        [name, *(f"{row[one]:.3f}" if one in row else "" for one in COLUMNS), row["environment"]]
+        for name, row in rows.items()
+    ]
+    best = [min(row[one] for one in COLUMNS if one in row) for row in rows.values()]
+    auto = statistics.geometric_mean([row["auto"] for row in rows.values()])
+    better = statistics.geometric_mean(best)
+    return [
+        "## With several protocols",
+        "Until 2026-11-27 each kind of candidate had a protocol of its own, and products went "
+        "through oneDNN by phases. The total times of that engine:",
+        table(["model", *COLUMNS, "measured on"], lines),
+        f"Geometric means over {len(rows)} models: auto {auto:.3f} (bar "
+        f"{AUTO_MEAN.verdict(auto)}), better column {better:.3f} (bar where products are routed: "
+        f"{MEANS['routed'].verdict(better)}).",
+    ]
 
 
 def _earlier(rows: Mapping[str, Row]) -> list[str]:

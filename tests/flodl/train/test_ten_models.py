@@ -168,10 +168,24 @@ def test_the_page_takes_the_better_column_and_the_best_variant_by_hand() -> None
     }
     slow = {"auto": measured(1.2, {"fused Adam": 1.0})}
     text = page({"no_routing": {"mlp": parts, "convnet": slow}}, "the command")
-    assert "| 0.900 | 0.850 | 0.850, 1.02 PASS | 0.950 | 0.895 | 1.0e-06, 0.0001 PASS |" in text
-    assert "| 1.200 |  | 1.200, 1.02 MISSED | 1.000 | 1.200 |" in text
+    assert (
+        "| 0.900, 1.02 PASS | 0.850 | 0.850, 1.02 PASS | 0.950 | 0.895 | 1.0e-06, 0.0001 PASS |"
+        in text
+    )
+    assert "| 1.200, 1.02 MISSED | not measured yet | 1.200, 1.02 MISSED | 1.000 | 1.200 |" in text
     assert "better column 1.010 (bar without routing: 0.85 MISSED)" in text
     assert "better / by hand 1.036 (bar 1.00 MISSED)" in text
+    assert "auto 1.039 (bar 0.82 MISSED) beside 0.894 by hand (2 models)" in text
+
+
+def test_the_page_keeps_what_the_engine_reached_before() -> None:
+    here = {"environment": "here"}
+    text = page(
+        {"before": {"mlp": {"auto": 0.8, "pure": 0.7, **here}, "b": {"auto": 0.7, **here}}}, ""
+    )
+    assert "| mlp | 0.800 | 0.700 | here |" in text
+    assert "| b | 0.700 |  | here |" in text
+    assert "auto 0.748 (bar 0.82 PASS), better column 0.700" in text
 
 
 def test_rows_of_several_runs_are_kept_together(tmp_path: Path) -> None:
