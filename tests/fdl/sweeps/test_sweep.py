@@ -169,6 +169,13 @@ def test_a_wrong_sweep_of_the_manifest_is_refused_with_its_place(project, fdl):
     assert "fdl.yml:3:19" in fdl("sweep", "run", "a").err
 
 
+def test_a_sweep_that_is_null_is_not_there(project, fdl):
+    project({"fdl.yml": "commands: {t: {run: echo}}\nsweeps: {gone: ~}\n"})
+    refused = fdl("sweep", "run", "gone").err
+    assert refused.startswith("error: the manifest has no sweep `gone`\nhint: sweeps: {gone:")
+    assert "gone" not in fdl("__complete", "bash", "--", "sweep", "run", "").out
+
+
 def test_a_declared_argument_of_a_script_varies_as_its_variable(project, fdl):
     args = "{lr: 1, who: {positional: true}}"
     project({"fdl.yml": f"commands: {{t: {{run: 'echo $lr \"$@\"', args: {args}}}}}\n"})
