@@ -42,15 +42,25 @@ def project_prefix(directory: str, variables: Mapping[str, str]) -> str:
         directory: The folder to look from.
         variables: The environment variables.
     """
-    folder = os.path.abspath(directory)
-    while True:
-        candidate = os.path.join(folder, ".venv")
+    for candidate in _of_folders(directory):
         if os.path.isfile(os.path.join(candidate, "pyvenv.cfg")):
             return candidate
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return _activated(variables) or sys.prefix
-        folder = parent
+    return _activated(variables) or sys.prefix
+
+
+def programs(directory: str) -> str:
+    """The folder with the programs of the nearest ``.venv`` above; empty without one."""
+    inner = "Scripts" if os.name == "nt" else "bin"
+    folders = (os.path.join(one, inner) for one in _of_folders(directory))
+    return next(filter(os.path.isdir, folders), "")
+
+
+def _of_folders(directory: str) -> Iterator[str]:
+    """The ``.venv`` of a folder and of each one above; they need not exist."""
+    folder, below = os.path.abspath(directory), ""
+    while folder != below:
+        yield os.path.join(folder, ".venv")
+        folder, below = os.path.dirname(folder), folder
 
 
 def _activated(variables: Mapping[str, str]) -> str | None:

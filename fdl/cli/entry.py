@@ -236,15 +236,18 @@ def _several(project: Project, invocation: Invocation, place: Host) -> tuple[Seq
     if not work.hosts:
         refuse(work)
     project = project if invocation.dry_run else project.copying()
-    step = steps_of(project, words, away(place))[-1].replaced(words=words)
+    # What it needs runs there, too, but its questions are asked here.
+    *needed, last = steps_of(project, words, away(place))
+    step = last.replaced(words=words)
     if work.hosts:
         from pathlib import Path
 
         from fdl.run.hosts.machines import prepared as for_hosts
 
         step, where = for_hosts(step, project, place, work, str(Path.cwd()))
-        return [step], where
-    return [prepared(step, project.env, place, forced=work.force)], where
+    else:
+        step = prepared(step, project.env, place, forced=work.force)
+    return [*needed, step], where
 
 
 def _carry_out(

@@ -60,7 +60,9 @@ def settings(manifest: Node, preset: Node | None) -> Settings:
     for section in (*_FIELD_NAMES, "options"):
         base = present(section, manifest)
         own = present(section, preset)
-        for rival in (one for name in own for one in RIVALS.get(name, ())):
+        # Elsewhere, an option of the program may have one of these names.
+        rivals = RIVALS if section == "ddp" else {}
+        for rival in (one for name in own for one in rivals.get(name, ())):
             base.pop(rival, None)
         for name in removed_by(section, preset, base):
             del base[name]

@@ -14,6 +14,7 @@ from fdl.base.errors import ManifestError, UsageError
 from fdl.base.light_record import Record
 from fdl.base.masking import PLAN_VARIABLE
 from fdl.base.shell_words import compose, join, quote_cmd
+from fdl.base.venv import locate, programs
 from fdl.manifest.node import Variable, origin, texts
 from fdl.plan.script import shell_text, stops_at_failures
 from fdl.plan.value import GRACE_S, Plan
@@ -38,9 +39,9 @@ _DEPENDING = frozenset(("needs", "inputs"))
 """Keys of a command that waits for others, or may be skipped."""
 
 IN_CONTAINER = "this machine is a container"
+"""End of the note of a plan whose ``docker`` service is not used."""
 UNCHECKED = "passes it unchecked"
 """End of the note about options that are passed as a guess."""
-"""End of the note of a plan whose ``docker`` service is not used."""
 
 
 class Host(Record):
@@ -312,8 +313,7 @@ class Planner(Record):
         plan.set(Variable("FDL_PROJECT_ROOT", self.root, "fdl"))
         shell = self.host.variables
         path = shell.get("PATH", os.defpath)
-        scripts = os.path.join(self.root, ".venv", "Scripts" if os.name == "nt" else "bin")
-        if os.path.isdir(scripts):
+        if scripts := programs(plan.cwd):
             path = scripts + os.pathsep + path
             plan.set(Variable("PATH", path, "fdl"))
         if os.path.isdir(os.path.join(self.root, "libtorch")):
@@ -321,11 +321,9 @@ class Planner(Record):
 
             for name, value in host_variables(self.root, {**shell, **plan.env}).items():
                 plan.set(Variable(name, value, "libtorch/.active"))
-        if plan.kind == "entry" and plan.argv[0] == "python":
-            from fdl.base.venv import locate
-
-            if locate("python", path, plan.cwd) is None:
-                plan.argv[0] = sys.executable
+        is_python = plan.kind == "entry" and plan.argv[0] == "python"
+        if is_python and locate("python", path, plan.cwd) is None:
+            plan.argv[0] = sys.executable
         return plan
 
     def _contained(self, plan: Plan, inner: list[str]) -> Plan:

@@ -181,7 +181,7 @@ class _Attendant:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, self.blocked_before)
         if self.killed:
             # fdl already returns 130 for this Ctrl-C, so further presses must not change it.
-            del handlers[_signal.SIGINT]
+            handlers.pop(_signal.SIGINT, None)
         for number, handler in handlers.items():
             _signal.signal(number, handler)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
+
+from fdl.manifest.discover import find
+from fdl.manifest.select.project import Project
+from fdl.run.hosts.machines import machines
 
 MANIFEST = """
 hosts:
@@ -30,3 +35,33 @@ def test_no_address_reaches_ssh_as_an_option(
     assert done.exit != 0
     assert said in done.err
     assert not (root / "ran").exists()
+
+
+def test_a_dry_run_copies_files_to_the_other_hosts_only(fdl: Any, project: Any) -> None:
+    root = project({"fdl.yml": "entry: python main.py\ncommands: {train: {path: .}}\n"})
+    done = fdl("--on", "here,beta", "--sync", "-n", "train")
+    typed = f"cd {root} && fdl train --nodes 2 --rdzv HOST:PORT"
+    assert done.out.splitlines() == [
+        f"{typed}  # host 0: here",
+        f"rsync the tracked files to beta:{root}",
+        f"ssh beta '{typed}'  # host 1: beta",
+    ]
+
+
+def test_a_host_that_cannot_plan_the_command_is_to_show_it(fdl: Any, project: Any) -> None:
+    commands = "commands: {hi: {run: echo hi}}\n"
+    root = project({"fdl.yml": commands, "other/fdl.yml": commands.replace("hi:", "bye:")})
+    here = f"{{folder: {root}/other, python: {sys.executable}}}"
+    (root / "fdl.yml").write_text(f"hosts: {{here: {here}}}\n{commands}")
+    done = fdl("plan", "--on", "here", "hi")
+    assert "unknown command: hi" in done.err
+    assert f"hint: here: cd {root}/other && {sys.executable} -m fdl -n hi\n" in done.err
+
+
+def test_variables_of_a_host_are_written_as_those_of_a_command(project: Any) -> None:
+    env = "{FAST: true, LEVEL: 2, NONE: ~}"
+    root = project({"fdl.yml": f"hosts: {{box: {{env: {env}}}, far: ~}}\n"})
+    found = find(str(root))
+    assert found
+    box, far = machines(Project(found), "box,far")
+    assert (box.variables, far.variables) == ({"FAST": "true", "LEVEL": "2"}, {})

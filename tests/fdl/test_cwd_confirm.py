@@ -102,3 +102,17 @@ def test_the_question_of_a_folder_is_also_that_of_its_commands(project, fdl):
     )
     assert "asks `Touch production?`" in fdl("ops", "a").err
     assert "asks `Really b?`" in fdl("ops", "b").err
+
+
+@pytest.mark.parametrize("where", [[], ["--on", "slurm"], ["--on", "here"], ["--jobs", "2"]])
+def test_the_question_of_a_needed_command_is_asked_wherever_it_runs(project, fdl, where):
+    project(
+        {
+            "fdl.yml": "slurm: {time: 1}\ncommands:\n"
+            "  wipe: {run: echo wiped, confirm: 'Delete all runs?'}\n"
+            "  train: {run: echo trained, needs: wipe}\n"
+        }
+    )
+    done = fdl(*where, "train")
+    assert (done.exit, done.out) == (1, "")
+    assert "`fdl wipe` asks `Delete all runs?`, and there is no terminal to ask on" in done.err

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fdl.base.venv import interpreter
+from tests.fdl.programs import executable
 from tests.rows import each_row
 
 ROOT = Path(__file__).parents[2]
@@ -132,6 +133,17 @@ def test_an_environment_of_conda_runs_its_python(project, prefix, variables):
     env["PYTHONPATH"] = str(ROOT)
     elsewhere = (sys.executable, "-m", "fdl", "-q", "train")
     assert run(*elsewhere, cwd=folder, env=env) == str(prefix)
+
+
+@pytest.mark.parametrize("place", ["train/.venv", ".venv", "../.venv"])
+def test_the_nearest_venv_of_a_command_runs_its_programs(project, light_fdl, place):
+    files = {f"p/{name}": text for name, text in FILES.items()}
+    folder = project(files) / "p"
+    executable(folder / "../.venv/bin/python", "#!/bin/sh\necho far\n")
+    own = executable(folder / place / "bin/python", "#!/bin/sh\necho near\n")
+    assert light_fdl("-q", "train", cwd=folder).out == "near\n"
+    if place != "train/.venv":
+        assert light_fdl("-q", "which", cwd=folder).out == f"{os.path.realpath(own)}\n"
 
 
 @each_row(("first", "second"), [("VIRTUAL_ENV", "CONDA_PREFIX"), ("CONDA_PREFIX", "VIRTUAL_ENV")])

@@ -132,6 +132,19 @@ def test_mode_and_its_two_halves_displace_each_other(arguments, inherited, prese
 
 
 @pytest.mark.parametrize(
+    ("inherited", "preset", "expected"),
+    [
+        ("options: {mode: train, backend: gloo}", "{options: {mode: eval}}", "gloo eval"),
+        ("options: {mode: train, backend: gloo}", "{options: {backend: mpi}}", "mpi train"),
+    ],
+)
+def test_options_of_a_program_with_these_names_do_not(arguments, inherited, preset, expected):
+    made = arguments(preset, inherited)
+    backend, mode = expected.split()
+    assert sorted([made[:2], made[2:]]) == [["--backend", backend], ["--mode", mode]]
+
+
+@pytest.mark.parametrize(
     ("value", "expected"),
     [
         ("[a, b]", ["--k", "a,b"]),

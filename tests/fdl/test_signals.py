@@ -183,6 +183,20 @@ def test_the_program_is_killed_after_its_stop_timeout(job):
     assert not holds(fdl, "deaf")
 
 
+def test_a_background_job_of_a_script_is_killed_after_its_stop_timeout_too(job):
+    """A shell starts it with SIGINT ignored."""
+    ignoring = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        "from fdl.cli.entry import main; sys.exit(main(sys.argv[1:]))"
+    )
+    fdl = job(
+        "exec python hold.py deaf SIGTERM", "deaf", program=("-c", ignoring), stop_timeout=0.1
+    )
+    fdl.terminate()
+    assert fdl.wait(PATIENCE) == 143
+    assert not holds(fdl, "deaf")
+
+
 def test_a_killed_fdl_takes_its_job_along(job):
     fdl = job(FAMILY, "a", "b")
     # Its job, and the process that watches over it.

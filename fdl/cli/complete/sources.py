@@ -21,7 +21,7 @@ from fdl.manifest.node import dotted, origin, relative
 from fdl.manifest.select.level import PATH
 from fdl.manifest.select.walk import below
 from fdl.programs.schema.catalog import cached
-from fdl.run.sweeps.store import find
+from fdl.run.sweeps.store import blocks, find
 from fdl.runs.find import folders, search
 from fdl.runs.follow import PLAIN
 from fdl.runs.prune import KINDS, NONE
@@ -244,8 +244,7 @@ def sweeps(asked: Asked) -> Values:
 
 def _manifest_sweeps(asked: Asked) -> Values:
     """Names under ``sweeps:`` in the manifest."""
-    blocks = asked.project.root.node.get("sweeps")
-    for name, block in (blocks.mapping if blocks else {}).items():
+    for name, block in blocks(asked.project).items():
         yield name, f"fdl {block.text('command')}"
 
 

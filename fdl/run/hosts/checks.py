@@ -87,7 +87,8 @@ class Checks:
         self._elastic = step.plan.elastic
         count = 1 if self._elastic else len(connections)
         self._words = ["--dry-run", "--json", *joining(step.words, "HOST:1", count)]
-        self._typed = f"fdl --on {where.on} {' '.join(step.words)}"
+        self._command = shlex.join(step.words)
+        self._typed = f"fdl --on {where.on} {self._command}"
         self._files = {name: digest(Path(step.plan.root, name)) for name in files}
         self._findings: list[Finding] = []
 
@@ -158,7 +159,7 @@ class Checks:
         if "flodl" not in facts["packages"]:
             yield missing(f"flodl is not installed for {machine.python}", "flodl")
         elif "problem" in plan:
-            again = machine.typed(self._typed.partition(" --on ")[0])
+            again = machine.typed(f"{machine.python} -m fdl -n {self._command}")
             yield machine.finding("command", plan["problem"], again)
         elif plan["ranks"] and "torch" not in facts["packages"]:
             yield missing(f"torch is not installed for {machine.python}", "torch")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fdl.base.errors import ManifestError, UsageError
 from fdl.base.hardware.troubles import VARIABLE as DEVICES_VARIABLE
 from fdl.base.light_record import Record
-from fdl.manifest.node import origin
+from fdl.manifest.node import origin, text
 from fdl.run.batch.task import joining
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def machines(project: Project, names: str) -> list[Machine]:
         if node is not None:
             given = {key: one.plain() for key, one in node.mapping.items()}
             said |= {key: value for key, value in given.items() if value}
-        said["env"] = {key: str(value) for key, value in said.get("env", {}).items()}
+        named = said.get("env", {})
+        said["env"] = {key: text(value) for key, value in named.items() if value is not None}
         if node is not None and str(said["address"]).startswith("-"):
             # ssh would run what its options say, here and before anybody agreed to anything.
             where = origin(node.mapping["address"], project.directory)
@@ -169,6 +170,7 @@ def as_text(step: Step, where: Where) -> str:
         count = 1 if step.plan.elastic else len(where.hosts)
         words = shlex.join(["fdl", *joining(step.words, "HOST:PORT", count)])
         gpus = f"{DEVICES_VARIABLE}={one.devices} " if one.gpus else ""
-        sync = f"rsync the tracked files to {one.address}:{one.folder}\n" if where.syncs else ""
+        syncs = where.syncs and not one.is_here
+        sync = f"rsync the tracked files to {one.address}:{one.folder}\n" if syncs else ""
         lines.append(f"{sync}{one.typed(f'{gpus}{words}')}  # host {number}: {one.name}\n")
     return "".join(lines)

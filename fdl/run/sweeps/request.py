@@ -20,6 +20,7 @@ from fdl.base.secrets import REDACTED, redact_tokens
 from fdl.base.suggest import did_you_mean
 from fdl.manifest.node import origin, text as spelled
 from fdl.plan.inspect import unknown
+from fdl.run.sweeps.store import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -355,8 +356,7 @@ def of_manifest(project: Project, name: str, work: Work) -> Request:
     Raises:
         FdlError: There is no such block, or it is wrong.
     """
-    blocks = project.root.node.get("sweeps")
-    known = blocks.mapping if blocks else {}
+    known = blocks(project)
     block = known.get(name)
     if block is None:
         example = f"sweeps: {{{name}: {{command: train, each: {{lr: [0.001, 0.003]}}}}}}"

@@ -21,6 +21,7 @@ from fdl.runs.find import folders, newest, shortened
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from fdl.manifest.node import Node
     from fdl.manifest.select.project import Project
     from fdl.runs.run import Run
 
@@ -173,6 +174,12 @@ def _row(one: Mapping[str, Any]) -> Row:
         raise ValueError(row.name)
     row.seconds = float(row.seconds)
     return row
+
+
+def blocks(project: Project) -> dict[str, Node]:
+    """The blocks under ``sweeps:`` by name; a null counts as not given."""
+    found = project.root.node.get("sweeps")
+    return {name: one for name, one in (found.mapping if found else {}).items() if one.mapping}
 
 
 def find(project: Project) -> list[Sweep]:

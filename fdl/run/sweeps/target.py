@@ -11,6 +11,7 @@ from fdl.base.secrets import is_secret
 from fdl.base.suggest import did_you_mean
 from fdl.manifest.node import Node
 from fdl.manifest.select.level import SECTIONS
+from fdl.plan.declared import declared
 from fdl.plan.generate import FIELDS, SWITCHES
 from fdl.plan.recorded import OUTPUT, RunsFolder
 from fdl.plan.spelling import Spelling, valued
@@ -42,13 +43,15 @@ class Target:
         self._plan = plan
         self._schema: Schema | None = None
         style = ""
+        level, rest = project.descend(plan.command)
         if plan.kind == "entry":
-            level, _ = project.descend(plan.command)
             found = known(level)
             self._schema = select(found, plan.subcommand).schema if found else None
             style = level.style
-        self._spelling = Spelling(self._schema, style)
         self._runs = RunsFolder(plan, self._schema, style)
+        if plan.kind == "run":
+            self._schema = declared(level, rest[0])
+        self._spelling = Spelling(self._schema, style)
         self._output = self._runs.option
         self._options: Mapping[str, Parameter] = self._schema.options if self._schema else {}
         self._typed = f"fdl {' '.join(plan.command)}"
@@ -79,7 +82,7 @@ class Target:
             extra += self._spelled("resume", self.inside(resume))
         words = self._words
         cut = words.index("--") if "--" in words else len(words)
-        if self._plan.kind == "entry":
+        if self._plan.kind == "entry" or self._schema is not None:
             return [*words[:cut], *extra, *words[cut:]]
         return [*words[:cut], "--", *words[cut + 1 :], *extra] if extra else words
 

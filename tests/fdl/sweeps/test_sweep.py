@@ -169,6 +169,23 @@ def test_a_wrong_sweep_of_the_manifest_is_refused_with_its_place(project, fdl):
     assert "fdl.yml:3:19" in fdl("sweep", "run", "a").err
 
 
+def test_a_sweep_that_is_null_is_not_there(project, fdl):
+    project({"fdl.yml": "commands: {t: {run: echo}}\nsweeps: {gone: ~}\n"})
+    refused = fdl("sweep", "run", "gone").err
+    assert refused.startswith("error: the manifest has no sweep `gone`\nhint: sweeps: {gone:")
+    assert "gone" not in fdl("__complete", "bash", "--", "sweep", "run", "").out
+
+
+def test_a_declared_argument_of_a_script_varies_as_its_variable(project, fdl):
+    args = "{lr: 1, who: {positional: true}}"
+    project({"fdl.yml": f"commands: {{t: {{run: 'echo $lr \"$@\"', args: {args}}}}}\n"})
+    words = ("t", "you", "--each", "lr=2,3", "--", "-x")
+    plans = json.loads(fdl("-n", "--json", *words).out)["jobs"]
+    assert [plan["env"]["lr"] for plan in plans] == ["2", "3"]
+    assert {plan["argv"][-1] for plan in plans} == {'set -- you\necho $lr "$@" -x'}
+    assert "`fdl t` has no setting `rl`" in fdl("t", "you", "--each", "rl=2").err
+
+
 def test_needed_commands_run_once_before_the_sweep(project, fdl):
     root = project(
         {
