@@ -123,6 +123,15 @@ def request_of(args: Args) -> Request:
 
 def main(args: Args) -> int:
     """Run the benchmark and return the exit code."""
+    try:
+        return _benchmarked(args)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        output.error(f"{place}{error.strerror or error}")
+        return _FAILED
+
+
+def _benchmarked(args: Args) -> int:
     if args.list:
         sys.stdout.write(_listing())
         return _SUCCESS
@@ -135,6 +144,7 @@ def main(args: Args) -> int:
             request = request_of(args)
             cells = cells_of(request)
             ensure_data(request)
+            args.output.mkdir(parents=True, exist_ok=True)  # before anything is trained
         except (ValueError, DataError) as error:
             output.error(str(error))
             return _REFUSED

@@ -75,10 +75,12 @@ def _launched(cells: Sequence[Cell]) -> list[Outcome]:
         reason = _launch(together)
         ended = [cell for cell in together if is_complete(cell.folder)]
         outcomes += [Outcome(cell, read_run(cell.folder)) for cell in ended]
-        if reason:
+        if reason and len(ended) < len(together):
             broken = next(cell for cell in together if cell not in ended)
             ended.append(broken)
             outcomes.append(_failed(broken, reason))
+        elif reason:
+            log.warning(f"a rank failed after all runs were complete: {reason}")
         pending = [cell for cell in pending if cell not in ended]
     return outcomes
 

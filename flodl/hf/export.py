@@ -105,8 +105,9 @@ def write_model(
         copied = {} if companions is None else companions_of(companions)
         copy_files(copied, out)
         put_file(out / CONFIG, text.encode())
-    weights = [file.name for file in out.glob("model*.safetensors*")]
-    return (CONFIG, *sorted(weights), *copied)
+    written = Directory(out).weight_files()
+    index = [] if written.index is None else [INDEX]
+    return (CONFIG, *(file.name for file in written.files), *index, *copied)
 
 
 def save_model(

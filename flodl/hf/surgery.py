@@ -105,7 +105,7 @@ def drop_layers(graph: Graph, layers: Iterable[int]) -> None:
     else:
         _keep_layers(encoder, kept)
     if config is not None:
-        graph.set_source_config(config.to_json_string())
+        _describe(graph, config)
 
 
 def resize_vocab(graph: Graph, size: int, *, seed: int = 0) -> None:
@@ -145,7 +145,14 @@ def resize_vocab(graph: Graph, size: int, *, seed: int = 0) -> None:
             owner.num_embeddings = size
         elif isinstance(owner, nn.Linear):
             owner.out_features = size
-    graph.set_source_config(config.to_json_string())
+    _describe(graph, config)
+
+
+def _describe(graph: Graph, config: EncoderConfig) -> None:
+    """Update the configuration of a model, and of its encoder if that is open as a model, too."""
+    for part in (graph, graph.tree_children().get(config.prefix)):
+        if part is not None and part.source_config is not None:
+            part.set_source_config(config.to_json_string())
 
 
 # --- Parts -----------------------------------------------------------------------------------

@@ -63,6 +63,9 @@ class ExchangeFormat(StrEnum):
     """Rounded to 255 steps per 256 values: 1 byte per value. The next exchange adds the error."""
 
 
+PER_RANK = ("speeds", "partition_ratios", "simulate_ms", "simulate_speed")
+"""Settings with one value per rank."""
+
 MODES = tuple(f"{b}-{p}" for b in Backend for p in Policy if p is not Policy.AUTO)
 """Backend and policy in one word."""
 
@@ -267,7 +270,7 @@ class DdpRunConfig(Settings):
         Raises:
             ValueError: A setting does not have one value per rank, or names an unknown rank.
         """
-        for name in ("speeds", "partition_ratios", "simulate_ms", "simulate_speed"):
+        for name in PER_RANK:
             values = getattr(self, name)
             if values is not None and len(values) != world_size:
                 raise ValueError(
@@ -409,7 +412,7 @@ def _from_text(key: str, value: Any) -> Any:
             return int(rank), float(ratio)
         if isinstance(value, Mapping):
             return int(value["slow_rank"]), float(value["ratio"])
-    if key in ("speeds", "partition_ratios", "simulate_ms", "simulate_speed"):
+    if key in PER_RANK:
         parts = value.split(",") if isinstance(value, str) else value
         return tuple(float(part) for part in parts)
     if key == "progressive" and not isinstance(value, bool):

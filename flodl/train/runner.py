@@ -20,7 +20,7 @@ from flodl.monitor.ledger import TimeLedger
 from flodl.ranks.group import LocalGroup
 from flodl.ranks.launch.join import this_group as this_group
 from flodl.ranks.launch.launcher import JOIN_VARIABLE, detect, end_with_launcher, mark_watched
-from flodl.ranks.settings import Policy
+from flodl.ranks.settings import PER_RANK, Policy
 from flodl.ranks.signature import check_same, reads_files, signature
 from flodl.train.callbacks import diverged, end_state
 from flodl.train.epoch_metrics import device_name
@@ -234,6 +234,9 @@ def carry_out(
         DivergedError: No rank has finite parameters, or a loss or the averaged model is not finite.
     """
     reason = ""
+    if group.world_size == 1:  # it may go on where several ranks have been
+        one = plan.distributed.having(speed_hint=None, **dict.fromkeys(PER_RANK))
+        plan = replace(plan, distributed=one)
     if group.world_size > 1 or not in_order:
         plan.distributed.check_world(group.world_size)
         plan, reason = with_policy(plan, group)

@@ -24,6 +24,9 @@ BIND_VARIABLE = "FLODL_LIGHTHOUSE"
 HEARTBEAT_MS = 1000
 """A rank whose heartbeat is missing for so long counts as dead; torchft sends ten in this time."""
 
+_EVERYWHERE = ("", "0.0.0.0", "[::]")  # noqa: S104 - refused
+"""Addresses that mean every interface: one can listen there, and nobody can connect to it."""
+
 JOIN_MS = round(CONTROL_TIMEOUT.total_seconds() * 1000)
 """How long the lighthouse waits for living ranks after the first has arrived.
 
@@ -139,6 +142,8 @@ def lighthouse(environ: Mapping[str, str], min_ranks: int) -> tuple[Any, Meeting
     given, _, token = (environ.get(BIND_VARIABLE) or "127.0.0.1:0").partition("#")
     host, _, port = given.rpartition(":")
     try:
+        if host in _EVERYWHERE:
+            raise ValueError("other ranks need an address that they can reach")
         server = coordination.LighthouseServer(
             bind=f"{host}:{int(port)}",
             min_replicas=min_ranks,

@@ -125,7 +125,10 @@ def _device_of(
     count = torch.cuda.device_count()
     if count == 0:
         return torch.device("cpu")
-    index = int(environ.get(DEVICE_VARIABLE) or launched.local_rank)
+    number = environ.get(DEVICE_VARIABLE) or str(launched.local_rank)
+    if not number.isdecimal():
+        raise DistributedError(f"{DEVICE_VARIABLE}={number!r}: it must be the number of a GPU")
+    index = int(number)
     if launched.source == "SLURM" and count == 1:
         index = 0  # srun gave each task its own GPU, and each task sees it as number 0
     if index >= count:

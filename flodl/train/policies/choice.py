@@ -17,7 +17,7 @@ from flodl.device import hardware_name
 from flodl.ranks.launch.launcher import JOIN_VARIABLE
 from flodl.ranks.planning.elche import ElCheConfig
 from flodl.ranks.planning.schedule import ScheduleConfig
-from flodl.ranks.settings import Backend, DdpRunConfig, ExchangeFormat, Policy
+from flodl.ranks.settings import PER_RANK, Backend, DdpRunConfig, ExchangeFormat, Policy
 from flodl.train.observers.early_stop import EarlyStop
 from flodl.train.policies.in_order import InOrderFeed
 
@@ -157,10 +157,7 @@ def check_sharded(plan: TrainingPlan) -> None:
         )
 
 
-_OF_FIXED_RANKS = (
-    *("speeds", "speed_hint", "partition_ratios", "simulate_ms", "simulate_speed"),
-    *("lr_scale_ratio", "outer_optimizer", "overlap"),
-)
+_OF_FIXED_RANKS = (*PER_RANK, "speed_hint", "lr_scale_ratio", "outer_optimizer", "overlap")
 """Settings of which each needs to know all ranks of a training at its start."""
 
 

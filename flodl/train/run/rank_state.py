@@ -25,7 +25,7 @@ from flodl.data.structure import changed
 from flodl.errors import CheckpointError
 from flodl.ranks.averaging.state_tensors import broadcast_state
 from flodl.ranks.planning.schedule import Joined, ScheduleConfig, ScheduleState
-from flodl.ranks.planning.scheduler import redistributed
+from flodl.ranks.planning.scheduler import pass_barrier, redistributed
 from flodl.train.epoch_metrics import EpochLogs, add_up
 from flodl.train.run.loop_state import LoopState, Position
 from flodl.train.run.part_states import modes, set_modes, set_states, states_of
@@ -267,6 +267,8 @@ def _message(
             ) from error
         if [one["label"] for one in ranks] != labels:
             schedule = redistributed(schedule, config, [known.get(label) for label in labels])
+        else:  # this run may be longer, or have more to do between two epochs
+            schedule = pass_barrier(schedule, config)
     states = {}
     if len(labels) > 1:
         states = _on_cpu(states_of(parts.parts({})))

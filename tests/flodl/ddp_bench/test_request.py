@@ -202,6 +202,15 @@ def test_offline_without_data_ends_before_anything_starts(here, capsys):
     assert not (here / "runs").exists()
 
 
+def test_a_place_that_cannot_be_written_is_told_in_one_line(here, capsys):
+    (here / "runs").touch()
+    assert main(Args.try_parse_from(quick_run())) == 1
+    assert capsys.readouterr().err == "error: runs: File exists\n"
+    assert main(Args.try_parse_from(quick_run("--output", "others", "--report", "runs/page"))) == 1
+    assert "error: " in (said := capsys.readouterr().err)
+    assert "runs: File exists" in said or "runs: Not a directory" in said
+
+
 @pytest.mark.slow
 @pytest.mark.case("distributed", 58)
 def test_offline_without_data_ends_in_five_seconds(fdl):

@@ -9,10 +9,12 @@ from flodl.ddp_bench.cell import MODES, Cell
 from flodl.ddp_bench.data import load
 from flodl.ddp_bench.evaluation import Evaluation
 from flodl.ddp_bench.models import TASKS
+from flodl.ddp_bench.records import RunFolder
 from flodl.ddp_bench.sweep import sweep
 from flodl.monitor import EventKind, Timeline
 from flodl.ranks.group import LocalGroup
 from flodl.ranks.settings import DdpRunConfig
+from tests.flodl.ddp_bench import figures
 
 
 def cell(tmp_path, model, mode, **values):
@@ -132,6 +134,19 @@ def test_a_run_that_fails_does_not_keep_the_next_from_running(tmp_path):
     assert second.record is not None
     log = (tmp_path / "mlp" / "solo-0" / "training.log").read_text()
     assert "# failed: DataError" in log
+
+
+def test_a_rank_that_fails_after_the_last_run_takes_no_result_away(tmp_path, monkeypatch, capsys):
+    def launch(cells):
+        for one in cells:
+            RunFolder(one.folder).begin([])
+            RunFolder(one.folder).finish(figures.record())
+        return "rank 1 ended with signal SIGSEGV"
+
+    monkeypatch.setattr("flodl.ddp_bench.sweep._launch", launch)
+    (found,) = sweep([cell(tmp_path, "mlp", "cpu-sync")])
+    assert found.record is not None
+    assert "rank 1 ended with signal SIGSEGV" in capsys.readouterr().err
 
 
 def test_the_log_says_that_data_is_not_real_and_the_pace_declared(tmp_path):

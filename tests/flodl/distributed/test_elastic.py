@@ -404,9 +404,10 @@ def test_a_malformed_address_is_refused(text: str) -> None:
         MeetingPlace.given({JOIN_VARIABLE: text})
 
 
-def test_a_lighthouse_that_cannot_listen_says_what_to_set() -> None:
+@each_row("address", ["192.0.2.1:80", "0.0.0.0:0", ":0", "[::]:0"])
+def test_a_lighthouse_that_cannot_listen_says_what_to_set(address: str) -> None:
     with pytest.raises(RuntimeError, match=f"set {BIND_VARIABLE} to HOST:PORT of this host"):
-        lighthouse({BIND_VARIABLE: "192.0.2.1:80"}, 1)
+        lighthouse({BIND_VARIABLE: address}, 1)
 
 
 def test_an_address_at_which_nobody_listens_is_named() -> None:

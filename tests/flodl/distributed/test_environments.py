@@ -247,6 +247,14 @@ def test_a_timeout_that_is_no_number_of_seconds_is_refused(text: str) -> None:
         join({**environ, "FLODL_SYNC_TIMEOUT": text}, device="cpu")
 
 
+@each_row("text", ["cuda:1", "-1", "first"])
+def test_a_gpu_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "device_count", lambda: 2)
+        with pytest.raises(DistributedError, match=r"FLODL_DEVICE=.*the number of a GPU"):
+            join({"RANK": "0", "WORLD_SIZE": "1", DEVICE_VARIABLE: text})
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_rank_without_a_gpu_of_its_own_is_told_so() -> None:

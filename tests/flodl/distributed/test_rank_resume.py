@@ -17,12 +17,13 @@ from torch.optim import lr_scheduler
 
 from flodl import Callback, FlowBuilder, RunDirectory, Trainer
 from flodl.checkpoint.generators import generator_states
+from flodl.checkpoint.training import TrainingFile
 from flodl.nn import GradScaler
-from flodl.ranks.group import Group
+from flodl.ranks.group import Group, LocalGroup
 from flodl.train.run.part_states import observed_states
 from flodl.train.runner import carry_out
 from tests.flodl.distributed.ranks import RankError, Ranks
-from tests.flodl.distributed.trainings import Numbers, plan_of
+from tests.flodl.distributed.trainings import Numbers, linear, plan_of, sgd
 
 SAMPLES, BATCH, EPOCHS = 240, 4, 2
 KEPT = "kept.fdl"
@@ -192,3 +193,62 @@ def test_ranks_refuse_another_order_inside_an_epoch(ranks: Ranks, tmp_path: Path
     with pytest.raises(RankError, match="with shuffle=True, and now it has shuffle=False"):
         ranks(2, train, "cadence", tmp_path / "resumed", run / KEPT, "torch", False)
     assert list((tmp_path / "resumed").iterdir()) == []
+
+
+class CrashedError(Exception):
+    pass
+
+
+def train_until(
+    group: Group, root: Path, resume: Path | None, epochs: int, settings: dict[str, Any]
+) -> list[bool]:
+    """Train with checkpoints inside epochs; return of each epoch whether it was evaluated.
+
+    The first training plans four epochs without a barrier, and crashes in the first one.
+    """
+    batches = 0
+
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        nonlocal batches
+        batches += 1
+        if resume is None and batches == 8:
+            raise CrashedError
+        return (model(batch[0]) - batch[1]).square().mean()
+
+    builder = Trainer.builder(linear, sgd, step).dataset(Numbers(80)).batch_size(BATCH)
+    builder.num_epochs(epochs).engine("eager").progress(False).deterministic().ddp(settings)
+    if resume is None:
+        builder.checkpoint_steps(4).checkpoint_every(epochs)
+    else:
+        builder.eval_fn(lambda _: {"judged": 1.0})
+    if group.leads:
+        builder.run_dir(RunDirectory.create(root, resume=resume))
+    handle = carry_out(plan_of(builder), group)
+    return ["judged" in metrics.scalars for metrics in handle.poll_metrics()]
+
+
+def crashed_in_its_first_epoch(ranks: Ranks, root: Path, settings: dict[str, Any]) -> Path:
+    with pytest.raises(RankError, match="CrashedError"):
+        ranks(2, train_until, root, None, 4, settings)
+    (run,) = root.iterdir()
+    assert TrainingFile.open(run / "last.fdl").value("position")[0] == 0
+    return run / "last.fdl"
+
+
+def test_a_resumed_training_does_what_is_due_after_each_of_its_own_epochs(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    settings = {"policy": "async"}
+    checkpoint = crashed_in_its_first_epoch(ranks, tmp_path / "first", settings)
+    judged = ranks(2, train_until, tmp_path / "second", checkpoint, 2, settings)
+    assert judged == [[True, True]] * 2
+    (run,) = (tmp_path / "second").iterdir()
+    assert TrainingFile.open(run / "last.fdl").value("position")[0] == 2
+
+
+def test_one_rank_goes_on_with_the_settings_of_several(ranks: Ranks, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"policy": "cadence"}
+    checkpoint = crashed_in_its_first_epoch(ranks, tmp_path / "first", settings)
+    settings |= {"speeds": (2.0, 1.0), "simulate_ms": (1.0, 2.0)}
+    alone = train_until(LocalGroup(), tmp_path / "second", checkpoint, 2, settings)
+    assert alone == [True, True]

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from flodl.hf.matrix import Cell, all_cells, tiny_config
 from flodl.hf.reference import make_synthetic
 from tests import fork_server
 from tests.later import transformers
+from tests.rows import each_row
 
 CELLS = all_cells()
 WEIGHTS = "model.safetensors"
@@ -178,6 +180,18 @@ def test_shards_hold_the_same_tensors(tmp_path):
     expected = load_file(source / WEIGHTS)
     assert sorted(merged) == sorted(expected)
     assert all(torch.equal(merged[key], expected[key]) for key in expected)
+
+
+@each_row("size", [None, "20KB"])
+def test_only_what_was_written_is_listed(size):
+    with TemporaryDirectory() as folder:
+        config = tiny_config(cell_of("bert"))
+        earlier = Path(folder, "model_best.safetensors")
+        earlier.touch()
+        text, graph = config.to_json_string(), build(config, device="cpu")
+        files = write_model(graph, text, folder, max_shard_size=size)
+        there = {one.name for one in Path(folder).iterdir()} - {earlier.name}
+        assert sorted(files) == sorted(there)
 
 
 def test_a_head_can_be_chosen_and_an_unknown_class_is_an_encoder(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from flodl.errors import PathError
 from flodl.graph import FlowBuilder, Graph
+from flodl.hf import BertConfig, BertForMaskedLM, BertModel
 from flodl.hf.build import build
 from flodl.hf.encoder_model import backbone_outputs
 from flodl.hf.errors import ConfigError
@@ -308,3 +310,13 @@ def test_a_part_of_a_model_is_replaced_by_its_path() -> None:
     graph.replace("bert.encoder.layer.1.attention.self.query", nn.Linear(16, 16, bias=False))
     assert "bert.encoder.layer.1.attention.self.query.bias" not in graph.state_dict()
     assert output(graph).isfinite().all()
+
+
+@each_row("change", [lambda graph: drop_layers(graph, [1]), lambda graph: resize_vocab(graph, 70)])
+def test_the_encoder_of_a_head_knows_the_change_too(change: Callable[[Graph], object]) -> None:
+    model = BertForMaskedLM(BertConfig.from_dict(small_config("bert").source))
+    encoder = model.bert
+    assert encoder.config == model.config
+    change(model.graph)
+    assert encoder.config == model.config
+    assert BertModel(encoder.config).graph.state_dict().keys() >= encoder.state_dict().keys()
