@@ -184,6 +184,8 @@ def choose(word: str, places: Sequence[Path]) -> Run:
     Raises:
         FdlError: The word matches no run, or several.
     """
+    if not word:
+        raise UsageError("no run is named", hint="`fdl runs list` names them all")
     # The name of a metric may hold a slash.
     if is_path(word) and not word.startswith(BEST_OF):
         return at(Path(word))
