@@ -69,7 +69,8 @@ def read_log(file: Path) -> Foreign:
     try:
         for record in _records(data):
             _add(made, summary, record)
-    except (IndexError, ValueError, struct.error):
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error):
+        # A field may hold another type than its number says.
         made.warnings.append(f"{file}: a record is damaged; what follows it is left out")
     if not made.name:
         raise UnreadableRunError((made.warnings or [f"{file} has no run"])[0])
