@@ -442,3 +442,11 @@ def test_signs_that_take_two_columns_count_twice(tmp_path):
     assert left == ["loss_c", "loss_d"]
     assert max(map(cell_len, lines)) <= 70
     assert "\u2026" not in "".join(lines)
+
+
+def test_a_whole_number_beyond_a_float_is_sorted_like_any_other(project, fdl):
+    folder = project({"fdl.yml": ""}) / "runs"
+    for day, seed in enumerate([10**400, 3, -(10**400), 4], start=1):
+        trail(folder / f"2026-01-0{day}T10-00-00", config={"seed": {"value": seed}})
+    listed = fdl("runs", "list", "--sort", "seed", "--columns", "name")
+    assert [name[9:10] for name in listed.out.split()[1:]] == ["3", "2", "4", "1"]
