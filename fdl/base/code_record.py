@@ -24,10 +24,13 @@ _SOURCES = frozenset(
     (".py", ".pyi", ".pyx", ".yml", ".yaml", ".toml", ".cfg", ".ini", ".sh", ".c", ".cc", ".cpp",
      ".cu", ".cuh", ".h", ".hpp", ".rs")
 )  # fmt: skip
-_DIFF_OPTIONS = (
+DIFF_OPTIONS = (
     "--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short", "--src-prefix=a/",
     "--dst-prefix=b/",
 )  # fmt: skip
+"""The format of differences, whatever the user's configuration of git says."""
+GIT_SETTINGS = ("-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
+"""The rules for secrets ask for names of files as they are, not with codes for their letters."""
 _PLAIN_VALUES = frozenset(
     (".yml", ".yaml", ".toml", ".cfg", ".ini", ".sh", ".env", ".properties", ".conf")
 )
@@ -62,7 +65,7 @@ def code_changes(program: Path, runs: Path | None = None) -> str:
     commit = git.read("rev-parse", "--verify", "-q", "HEAD").decode("ascii", "replace").strip()
     pieces = []
     if commit:
-        data = git.read("diff", "HEAD", *_DIFF_OPTIONS, most=MOST_BYTES)
+        data = git.read("diff", "HEAD", *DIFF_OPTIONS, most=MOST_BYTES)
         text = data.decode("utf-8", "replace")
         if len(data) == MOST_BYTES:
             text = text[: text.rfind("\n") + 1]  # half a line may hide a secret from the rules
@@ -137,7 +140,7 @@ class _Git:
         if left <= 0:
             self.cut = f"{MOST_SECONDS:g} seconds"
             return b""
-        command = ["git", "-C", str(self._top), "-c", "core.fsmonitor=false", *arguments]
+        command = ["git", "-C", str(self._top), *GIT_SETTINGS, *arguments]
         environ = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
         try:
             # In a session of its own: Ctrl-C in the terminal is for the training.
@@ -171,7 +174,8 @@ def _sections(text: str) -> Iterator[str]:
 
 def _redacted_section(section: str) -> str:
     first = section.partition("\n")[0]
-    path = first.rpartition(" ")[2]
+    # A name with a quote or a control character is quoted all the same.
+    path = first.rpartition(" ")[2].rstrip('"')
     if _KEPT_BACK.search(path):
         return f"{first}\n# its content is not recorded: it may hold secrets\n"
     return redacted_source(section, PurePosixPath(path).suffix)

@@ -20,7 +20,6 @@ from fdl.base.masking import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 TRACE = "steps.trace"
 MAGIC = b"flodl steps 1\n"

@@ -193,10 +193,10 @@ class Store:
         self._require_write("remove", id)
         with self.lock(id), self.staging() as doomed:
             path = Path(self.get(id).path)
-            if active_id(str(self.root)) == id:
-                self.write(self.folder / ".active", "")
             with failing(f"cannot remove {path}", kind=LibtorchError):
                 path.rename(doomed / path.name)
+            if active_id(str(self.root)) == id:
+                self.write(self.folder / ".active", "")
 
     def lock_file(self, name: str) -> Path:
         """The file of the lock for some work on this store."""

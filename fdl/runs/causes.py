@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from fdl.base.code_record import DIFF_OPTIONS, GIT_SETTINGS
 from fdl.base.files import read_own
 from fdl.runs.acts import Cause, differing
 from fdl.runs.describe import changed, environment, shown
@@ -27,6 +28,7 @@ MOST_LINES = 8
 """Number of changed lines that a cause names."""
 
 _GIT_SECONDS = 10
+_FILE = re.compile(r'diff --git .* "?b/')
 _HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _FACT = re.compile(r"# (\w+): (.*)")
@@ -108,7 +110,7 @@ def changed_lines(text: str) -> Iterator[Line]:
     file, number, inside = "", 0, False
     for line in text.splitlines():
         if line.startswith("diff --git "):
-            file, inside = line.rpartition(" b/")[2].rstrip('"'), False
+            file, inside = _FILE.sub("", line).rstrip('"'), False
         elif found := _HUNK.match(line):
             number, inside = int(found[1]), True
         elif inside and line.startswith("+"):
@@ -140,8 +142,7 @@ def _between(left: str, right: str) -> list[Line] | None:
         return None
     try:
         done = subprocess.run(
-            ["git", "diff", "--unified=0", "--no-color", "--no-ext-diff",
-             "--no-textconv", left, right, "--"],
+            ["git", *GIT_SETTINGS, "diff", "--unified=0", *DIFF_OPTIONS, left, right, "--"],
             stdin=subprocess.DEVNULL, capture_output=True, timeout=_GIT_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):

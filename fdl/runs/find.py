@@ -184,9 +184,11 @@ def choose(word: str, places: Sequence[Path]) -> Run:
     Raises:
         FdlError: The word matches no run, or several.
     """
+    if not word:
+        raise UsageError("no run is named", hint="`fdl runs list` names them all")
     # The name of a metric may hold a slash.
     if is_path(word) and not word.startswith(BEST_OF):
-        return _at(Path(word))
+        return at(Path(word))
     runs = search(places)
     if word == "last":
         if not runs:
@@ -210,7 +212,7 @@ def choose(word: str, places: Sequence[Path]) -> Run:
             hint="type more of the name, or the run's path",
         )
     if Path(word).is_dir():
-        return _at(Path(word))
+        return at(Path(word))
     for place in places:
         _refuse_broken(place / word)
     if not runs:
@@ -218,11 +220,17 @@ def choose(word: str, places: Sequence[Path]) -> Run:
     raise UsageError(f"no run is called `{word}`", hint="`fdl runs list` names them all")
 
 
-def _at(path: Path) -> Run:
+def at(path: Path) -> Run:
+    """The run of a folder, or the newest run in it.
+
+    Raises:
+        FdlError: There is none.
+    """
     run = newest(path)
     if run is None:
         _refuse_broken(path)
-        what = "is not a run and contains none" if path.is_dir() else "does not exist"
+        is_there = os.path.lexists(path)
+        what = "is not a run and contains none" if is_there else "does not exist"
         raise UsageError(f"{path} {what}", hint="`fdl runs list` names the project's runs")
     return run
 

@@ -8,6 +8,7 @@ import math
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from fdl.base.tables import TROUBLE, table
@@ -117,12 +118,13 @@ def on_terminal(
     ]
     heads = ["RUN", "STATE", "EPOCHS", "TIME"]
     room = width - sum(
-        max(map(len, [head, *column])) + _GAP for head, column in zip(heads, fixed, strict=True)
+        max(map(cell_len, [head, *column])) + _GAP
+        for head, column in zip(heads, fixed, strict=True)
     )
     chosen: list[tuple[int, str, list[str]]] = []
     left = []
     for place, head, cells in _offers(runs, metric):
-        wide = max(map(len, [head, *cells]))
+        wide = max(map(cell_len, [head, *cells]))
         if wide > room and chosen:
             left.append(head)
             continue
@@ -163,7 +165,7 @@ def _offers(runs: Sequence[Run], metric: Metric | None) -> Iterator[tuple[int, s
         for group, quantities in ((_METRICS, metrics), (_SETTINGS, settings)):
             if place < len(quantities):
                 cells = _marked(quantities[place], runs)
-                if max(map(len, cells)) <= _WIDEST or len(settings) <= 1:
+                if max(map(cell_len, cells)) <= _WIDEST or len(settings) <= 1:
                     yield group, printable(quantities[place].spelling), cells
     if max(len(metrics), len(settings)) <= 1:
         yield from _labels(runs)

@@ -228,7 +228,7 @@ _STOPPED = ("interrupted", "failed", "diverged", DEAD)
 
 def continued_by(run: Run, runs: Iterable[Run]) -> list[Run]:
     """The runs that were resumed from a run."""
-    return [one for one in runs if one.predecessor == run.name and one.path != run.path]
+    return [one for one in runs if one.continues(run)]
 
 
 def _is_read_by_another(run: Run, runs: Iterable[Run]) -> bool:

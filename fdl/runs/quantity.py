@@ -397,6 +397,8 @@ def _key(value: object) -> tuple[int, float, str]:
     if isinstance(value, datetime):
         return 0, value.timestamp(), ""
     if isinstance(value, bool | int | float):
-        return 0, float(value) if abs(value) < 1 << 1023 else math.copysign(math.inf, value), ""
+        if abs(value) < 1 << 1023:
+            return 0, float(value), ""
+        return 0, -math.inf if value < 0 else math.inf, ""
     number = _as_number(value)
     return (1, 0.0, plain(value)) if number is None else (0, number, "")

@@ -15,7 +15,7 @@ import zlib
 from functools import lru_cache
 
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.files import open_bytes, subfolders
+from fdl.base.files import open_bytes
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.base.suggest import did_you_mean
 from fdl.manifest.inspect.field import OVERRIDDEN, WINS, Field, parse, stated
@@ -55,7 +55,7 @@ def explain(path: str, asked: str) -> list[Field]:
     """The recorded fields of one name, or all fields if no name is given.
 
     Args:
-        path: A run directory, a folder of runs (the newest counts), or a checkpoint.
+        path: A run directory or a checkpoint.
         asked: A manifest path, an argument or a flag: ``training.lr``, ``lr``, ``--lr``.
 
     Raises:
@@ -93,7 +93,7 @@ def settings(folder: str) -> dict[str, tuple[object, str]]:
 def _read(path: str) -> tuple[dict[str, Any], str]:
     """The record of a run, and the file that holds it."""
     if os.path.isdir(path):
-        file = os.path.join(_run_directory(path), CONFIG)
+        file = os.path.join(path, CONFIG)
         return _config_file(file), file
     if not os.path.exists(path):
         raise UsageError(f"{path} does not exist", hint="name a run's directory or a checkpoint")
@@ -109,25 +109,6 @@ def _read(path: str) -> tuple[dict[str, Any], str]:
             hint="name the directory of the run that made it",
         )
     return _config_file(beside), beside
-
-
-def _run_directory(path: str) -> str:
-    """The directory itself if it is a run directory, else the newest run in it."""
-    if os.path.isfile(os.path.join(path, CONFIG)):
-        return path
-    runs = [name for name in subfolders(path) if os.path.isfile(os.path.join(path, name, CONFIG))]
-    if not runs:
-        raise UsageError(
-            f"{path} is not a run and contains none: no {CONFIG}",
-            hint="name the directory of a run, such as runs/2026-01-31T10-00-00",
-        )
-    return os.path.join(path, max(runs, key=_age))
-
-
-def _age(name: str) -> tuple[str, int]:
-    """Sort key of a run: its name is its start time; a second run in one second ends in ``-2``."""
-    start, attempt = name[: len("2026-01-31T10-00-00")], name[len("2026-01-31T10-00-00-") :]
-    return start, int(attempt) if attempt.isdecimal() else 1
 
 
 def _config_file(file: str) -> dict[str, Any]:

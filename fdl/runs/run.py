@@ -301,6 +301,18 @@ class Run:
         origin = PurePath(self.resumed_from)
         return origin.parent.name if origin.suffix == ".fdl" else origin.name
 
+    def continues(self, other: Run) -> bool:
+        """Whether it was resumed from another run.
+
+        The project may have been moved, so the names of the run's folder and of the folder above
+        decide. Runs of two sweeps often have the same name.
+        """
+        origin = PurePath(self.resumed_from)
+        folder = origin.parent if origin.suffix == ".fdl" else origin
+        parts = tuple(part for part in folder.parts[-2:] if part != os.pardir)
+        is_fitting = bool(parts) and other.path.absolute().parts[-len(parts) :] == parts
+        return is_fitting and other.path != self.path
+
     @property
     def is_resumable(self) -> bool:
         """Whether it stopped before its end and left a state to resume from."""

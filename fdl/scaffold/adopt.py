@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fdl.base.errors import ScaffoldError, failing
 from fdl.base.files import put
 from fdl.base.shell_words import join
+from fdl.base.units import printable
 from fdl.manifest.builtins import RESERVED
 from fdl.manifest.check import check
 from fdl.manifest.discover import Found, find_in
@@ -80,17 +81,18 @@ def adopted(script: Path) -> Adopted:
         )
     file = script.parent / "fdl.yml"
     document = _document(file, entry)
-    command = script.stem.replace("_", "-")
-    command = f"{command}-script" if command in RESERVED else command
     options: dict[str, Any] = document.get("options", {})
     preset, lines = _preset(options)
+    # A word that is typed without quotes, and is no option.
+    command = re.sub(r"[^\w.]+|_", "-", script.stem).strip("-.") or "program"
+    command = f"{command}-script" if command in (*RESERVED, preset) else command
     text = "\n".join(
         [
             "# yaml-language-server: $schema=.fdl/manifest.schema.json",
             f"# `fdl {command}` starts the program. `fdl {command} {preset}` also passes the values"
             " of the preset.",
             f"description: {scalar(document.get('description') or f'The program {script.name}')}",
-            f"entry: {entry}",
+            f"entry: {scalar(entry)}",
             "",
             *_options(options, script.name),
             "",
@@ -132,7 +134,7 @@ def _options(options: dict[str, Any], name: str) -> list[str]:
 def _line(name: str, row: dict[str, Any]) -> str:
     value = row.get("default")
     text = "" if value is None else _text(value)
-    choices = ", ".join(str(one) for one in row.get("choices", ()))
+    choices = ", ".join(printable(str(one)) for one in row.get("choices", ()))
     notes = [row.get("description", ""), f"one of {choices}" if choices else ""]
     note = "; ".join(one.rstrip(".") for one in notes if one)
     return f"{name.replace('-', '_')}: {text}{f'  # {note}' if note else ''}".rstrip()

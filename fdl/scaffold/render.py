@@ -15,6 +15,7 @@ from fdl.base.files import put, staging
 from fdl.base.suggest import did_you_mean
 from fdl.libtorch.catalog import artifacts, default_version
 from fdl.libtorch.layout import WHEELS
+from fdl.manifest.show import scalar
 
 
 class Mode(Enum):
@@ -113,6 +114,8 @@ def values(name: str, mode: Mode, version: str) -> Values:
     distribution = name.strip("-_") or "project"
     return {
         "name": name,
+        # `2024` and `true` are names, too.
+        "description": scalar(name),
         "distribution": distribution,
         "image": re.sub(r"[-_]+", "-", distribution).lower(),
         "requirement": f"flodl[train]=={version}" if is_released(version) else "flodl[train]",

@@ -65,3 +65,20 @@ def test_a_script_elsewhere_without_options_gets_its_manifest_beside_it(project,
     assert "Next:\n  cd sub\n  fdl why-script --help" in done.out
     assert "fdl found no options in why.py" in (root / "sub/fdl.yml").read_text()
     assert fdl("-q", "why-script", "plain", cwd="sub").out == "hi\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("__main__.py", "main"),
+        ("my script #1.py", "my-script-1"),
+        ("quick.py", "quick-script"),
+    ],
+)
+def test_every_name_of_a_script_becomes_a_command_that_can_be_typed(project, fdl, name, command):
+    root = project({name: PROGRAM.replace('["small", "large"]', '["small", "\\n"]')})
+    done = fdl("adopt", name)
+    assert done.exit == 0, done.err
+    assert f"  fdl {command} quick " in done.out
+    assert fdl("-q", command, "quick").exit == 0
+    assert (root / "ran").read_text() == "1"

@@ -258,6 +258,12 @@ def test_the_manifests_of_a_new_project_pass_the_check(fdl):
     assert "train/fdl.yml  2 commands" in done.out
 
 
+@pytest.mark.parametrize("name", ["2024", "true"])
+def test_a_name_that_yaml_reads_as_another_value_stays_a_name(fdl, name):
+    assert fdl("init", name).exit == 0
+    assert fdl("--help", cwd=name).out.startswith(f"fdl - {name}\n")
+
+
 def test_a_native_project_shows_what_training_would_run(fdl, tmp_path):
     fdl("init", "demo", "--native")
     plan = fdl("--dry-run", "train", "quick", "--lr", "0.01", cwd="demo")

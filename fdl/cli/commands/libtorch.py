@@ -96,7 +96,7 @@ def download(
     everywhere: Global = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Download one variant without choosing automatically.
+    """Download the variant that --cpu or --cuda names, else the one for your GPUs.
 
     Raises:
         FdlError: It cannot be installed.

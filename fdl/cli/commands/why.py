@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,9 +16,9 @@ from fdl.cli.commands.runs import project_folders
 from fdl.cli.commands.verb import Call, Complete, Context, Group, Json, Open
 from fdl.programs.parameters.parser import RefusedError, read_words
 from fdl.run.chain import steps_of
-from fdl.runs.find import choose, search
+from fdl.runs.find import at, choose, search
 from fdl.runs.metrics import BEST_OF
-from fdl.runs.resolved import split
+from fdl.runs.resolved import CONFIG, split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,19 +93,27 @@ def _about_run(call: Call, typed: list[str], *, as_json: bool) -> str:
 
 
 def _with_path(call: Call, asked: str) -> str:
-    """``last:lr`` with the path of the run in place of its name; anything else is unchanged.
+    """``last:lr`` and ``FOLDER_OF_RUNS:lr`` with the path of the run; anything else is unchanged.
 
     Raises:
-        FdlError: The name means no run, or several.
+        FdlError: The name means no run, or several; or the folder has none.
     """
     word, colon, field = asked.rpartition(":")
     is_best = word.startswith(BEST_OF)
-    if not colon or not word or (not is_best and split(asked) is not None):
+    if not colon or not word:
         return asked
+    if not is_best and (known := split(asked)) is not None:
+        path = Path(known[0])
+        is_above_runs = path.is_dir() and not (path / CONFIG).is_file()
+        return f"{at(path).path}:{known[1]}" if is_above_runs else asked
 
     places = project_folders(call)
     # The key of a manifest may have a colon, so that only the name of a run is a run.
-    if is_best or word == "last" or any(run.name.startswith(word) for run in search(places)):
+    if (
+        is_best
+        or word == "last"
+        or any(run.name.startswith(word) or run.title == word for run in search(places))
+    ):
         return f"{choose(word, places).path}:{field}"
     return asked
 

@@ -460,7 +460,7 @@ def docker_problem(environ: Mapping[str, str]) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"it did not answer within {_PATIENCE_S} s"
+        return f"it did not answer within {_DOCKER_PATIENCE_S} s"
     except OSError as problem:
         return f"{program}: {problem.strerror}"
     if answer.returncode == 0:

@@ -26,11 +26,28 @@ if TYPE_CHECKING:
 _DEEPEST = 8
 _MOST_TURNS = 64
 _MOST_STEPS = 20_000
+_LONGEST = 10_000
+"""Characters of the text or of the written list that an operation may make."""
+_LONGEST_FORM = 4
+"""Characters of the format of a value, such as ``03d``; a long one may ask for a huge text."""
+
+
+def _product(left: Any, right: Any) -> Any:
+    """``left * right``, unless that repeats a text or a list very often.
+
+    Raises:
+        OverflowError: It does.
+    """
+    for one, times in ((left, right), (right, left)):
+        if isinstance(one, str | list) and len(one) * times > _LONGEST:
+            raise OverflowError
+    return left * right
+
 
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
+    ast.Mult: _product,
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
@@ -260,23 +277,38 @@ class Interpreter:
 
     def _combined(self, node: ast.BinOp | ast.JoinedStr, scope: Scope, module: Module) -> Any:
         if isinstance(node, ast.JoinedStr):
-            parts = [
-                self.value(one.value if isinstance(one, ast.FormattedValue) else one, scope, module)
-                for one in node.values
-            ]
-            texts = all(isinstance(one, str | int | float) for one in parts)
-            return "".join(map(str, parts)) if texts else COMPUTED
+            return _joined("", [self._formatted(one, scope, module) for one in node.values])
         left = self.value(node.left, scope, module)
         right = self.value(node.right, scope, module)
         operation = _OPERATORS.get(type(node.op))
         simple = (str, int, float, list)
         if operation is None or not (isinstance(left, simple) and isinstance(right, simple)):
             return COMPUTED
+        if isinstance(left, str) and isinstance(right, list):
+            if COMPUTED in right:
+                return COMPUTED
+            # The values of a tuple are those of the text; a list is one value.
+            right = tuple(right) if isinstance(node.right, ast.Tuple) else right
         try:
             made = operation(left, right)
+            # A very long number cannot be written as text, which is a ValueError.
+            return made if len(str(made)) < _LONGEST else COMPUTED
         except (TypeError, ValueError, ArithmeticError):
             return COMPUTED
-        return made if len(str(made)) < 10_000 else COMPUTED
+
+    def _formatted(self, node: ast.expr, scope: Scope, module: Module) -> Any:
+        """A part of an f-string as text."""
+        if not isinstance(node, ast.FormattedValue):
+            return self.value(node, scope, module)
+        value = self.value(node.value, scope, module)
+        form = self.value(node.format_spec, scope, module) if node.format_spec else ""
+        is_known = isinstance(value, str | int | float) and isinstance(form, str)
+        if not is_known or node.conversion >= 0 or len(form) > _LONGEST_FORM:
+            return COMPUTED
+        try:
+            return format(value, form)
+        except ValueError:
+            return COMPUTED
 
     def _call(self, node: ast.Call, scope: Scope, module: Module) -> Any:
         call = self.evaluated(node, scope, module)
@@ -297,14 +329,14 @@ class Interpreter:
             return scope[node.func.id].call("call", call)
         elif isinstance(node.func, ast.Call):  # `app.command()(fit)`
             self.value(node.func, scope, module)
-        if dotted in ("list", "tuple", "sorted", "set") and len(call.arguments) == 1:
+        is_plain = len(call.arguments) == 1 and not call.named
+        if dotted in ("list", "tuple", "sorted", "set") and is_plain:
             only = call.arguments[0]
             if not isinstance(only, list | dict):
                 return COMPUTED
             return _sorted(only) if dotted == "sorted" else list(only)
-        if dotted == "range" and all(isinstance(one, int) for one in call.arguments):
-            numbers = range(*call.arguments[:3])
-            return list(numbers) if len(numbers) <= _MOST_TURNS else COMPUTED
+        if dotted == "range" and call.whole:
+            return _range(call.arguments)
         return self._follow(node, call, scope, module)
 
     def evaluated(self, node: ast.Call, scope: Scope, module: Module) -> Call:
@@ -446,6 +478,15 @@ def _apart(dotted: str) -> tuple[str, str]:
 def _joined(separator: str, parts: object) -> object:
     known = isinstance(parts, list) and all(isinstance(one, str) for one in parts)
     return separator.join(parts) if known and isinstance(parts, list) else COMPUTED
+
+
+def _range(numbers: Sequence[Any]) -> object:
+    """The numbers of a short ``range``."""
+    try:
+        found = range(*numbers)
+        return list(found) if len(found) <= _MOST_TURNS else COMPUTED
+    except (TypeError, ValueError, OverflowError):
+        return COMPUTED
 
 
 def _sorted(values: list[Any] | dict[Any, Any]) -> object:

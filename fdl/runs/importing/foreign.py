@@ -123,7 +123,10 @@ def value_of(text: str) -> object:
         return _WORDS[text]
     if not _NUMBER.fullmatch(text):
         return text
-    return float(text) if set(text) & set(".eE") else int(text)
+    try:
+        return float(text) if set(text) & set(".eE") else int(text)
+    except ValueError:  # Python reads no number of thousands of digits
+        return text
 
 
 def read_yaml(file: Path) -> dict[str, Any]:

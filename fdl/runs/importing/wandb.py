@@ -69,7 +69,11 @@ def read_log(file: Path) -> Foreign:
     try:
         for record in _records(data):
             _add(made, summary, record)
-    except (IndexError, ValueError, struct.error):
+    except (
+        ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+        struct.error,
+    ):  # fmt: skip
+        # A field may hold another type than its number says.
         made.warnings.append(f"{file}: a record is damaged; what follows it is left out")
     if not made.name:
         raise UnreadableRunError((made.warnings or [f"{file} has no run"])[0])
@@ -138,11 +142,11 @@ def _add(made: Foreign, summary: dict[str, float], record: bytes) -> None:
 def _log(made: Foreign, content: bytes) -> None:
     items = list(_items(content))
     own = {one.path[0]: one.value for one in items if one.path[0].startswith("_")}
-    time = float(own.get("_timestamp", math.nan))
+    step, time = int(own.get("_step", 0)), float(own.get("_timestamp", math.nan))
     if math.isfinite(time):
         made.finished = moment(time)
     for name, value in _numbers(items).items():
-        made.curves.setdefault(name, Curve()).add(int(own.get("_step", 0)), value, time)
+        made.curves.setdefault(name, Curve()).add(step, value, time)
 
 
 def _numbers(items: list[_Item]) -> dict[str, float]:

@@ -37,6 +37,8 @@ CONFIG = {
 def run(folder: Path, **changes: object) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+    began = folder.name[:10] if folder.name.startswith("20") else "2026-01-31"
+    (folder / "run.json").write_text(json.dumps({"state": "complete", "started": began}))
     return folder
 
 
@@ -69,6 +71,9 @@ def test_a_folder_of_runs_means_its_newest(tmp_path: Path, fdl: Fdl) -> None:
     run(tmp_path / "runs/2025-12-31T23-59-59", plain="old")
     (tmp_path / "runs/.new-abc").mkdir()
     assert fdl("why", "runs:plain").out.startswith("plain = 0\n")
+    # As for `fdl runs show`, it may be in a folder below: that of a command, or of a sweep.
+    run(tmp_path / "runs/train/2026-02-01T10-00-00", plain="below")
+    assert fdl("why", "runs:plain").out.startswith("plain = below\n")
 
 
 @pytest.mark.parametrize(

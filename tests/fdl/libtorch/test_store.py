@@ -50,6 +50,19 @@ def test_what_is_no_libtorch_does_not_get_in(store):
     assert library(store) == "first"
 
 
+def test_a_variant_that_cannot_be_removed_stays_active(store, monkeypatch):
+    put(store)
+    store.activate("precompiled/cpu")
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.rename", refuse)
+    with pytest.raises(LibtorchError, match=r"cannot remove .*: Permission denied"):
+        store.remove("precompiled/cpu")
+    assert store.required().id == "precompiled/cpu"
+
+
 def test_a_move_that_fails_puts_the_old_one_back(store):
     put(store)
     with store.staging() as staging:

@@ -125,3 +125,15 @@ def test_a_person_at_a_terminal_chooses(tmp_path: Path, typed: str, begins: str)
         terminal.press(typed)
         terminal.read_until(begins)
         assert terminal.finish() == 1
+
+
+def test_a_docker_that_is_silent_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "docker"
+    program.write_text("#!/bin/sh\nexec sleep 5\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("fdl.libtorch.build.plan._DOCKER_PATIENCE_S", 0.1)
+
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    assert docker_problem({"PATH": path}) == "it did not answer within 0.1 s"

@@ -369,3 +369,11 @@ def test_imported_runs_stand_beside_others_in_lists_and_comparisons(home, fdl):
     assert "0.1  parameter of MLflow" in session.out
     assert fdl("runs", "rm", "bold-fox", "--yes").err == "removed 1 run\n"
     assert (home / "mlruns/0/meta.yaml").is_file()
+
+
+def test_a_parameter_of_thousands_of_digits_stays_text(home, fdl):
+    (params,) = mlflow_store(home / "mlruns").glob("*/*/params")
+    (params / "mask").write_text(5000 * "1")
+    assert fdl("runs", "import", "mlruns").exit == 0
+    document = json.loads(fdl("runs", "show", "bold-fox", "--json").out)
+    assert document["config"]["mask"]["value"] == 5000 * "1"

@@ -103,9 +103,22 @@ def test_a_log_that_is_still_written_counts_as_interrupted(tmp_path):
     assert (made.state, made.curves["loss"].steps, made.warnings) == ("interrupted", [0], [])
 
 
-@each_row(("damage", "warned"), [(b"\xff" * 20, True), (b"\x0a\x7f", True), (b"", False)])
+@each_row(
+    ("damage", "warned"),
+    [
+        (b"\xff" * 20, True),
+        (b"\x0a\x7f", True),
+        (b"", False),
+        (b"\x10\x05", True),  # a number in place of a history
+        (field(2, field(1, b"\x10\x05")), True),  # a number in place of a name
+        (history(1, _timestamp=[]), True),
+        (history(1, _step=[], other=2), True),
+        (history(float("inf"), other=2), True),
+        (history(1, other=10**400), True),
+    ],
+)
 def test_what_follows_a_damaged_record_is_left_out(tmp_path, damage, warned):
-    file = log(tmp_path / f"run{len(damage)}", RUN, history(0, loss=1), damage)
+    file = log(tmp_path / f"run{hash(damage)}", RUN, history(0, loss=1), damage)
     made = read(file)
     assert made.curves["loss"].steps == [0]
     assert bool(made.warnings) is warned

@@ -10,7 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
+from fdl.base import output
+from fdl.runs.find import search
+from fdl.runs.listing import on_terminal
 from tests.fdl import screen
 from tests.fdl.run_directory.trails import trail
 from tests.waiting import pass_a_tick
@@ -426,3 +430,23 @@ def test_the_shell_completes_columns_and_conditions(fdl):
     assert "lr > 1 and (val_loss\tMetric" in offered
     offered = fdl("__complete", "fish", "--", "runs", "prune", "--checkpoints", "").out
     assert offered.split("\n")[0] == "last\tlast.fdl"
+
+
+def test_signs_that_take_two_columns_count_twice(tmp_path):
+    for day, title in enumerate("\u5b9f\u9a13"):
+        metrics = {f"loss_{letter}": [0.25 + day] for letter in "abcd"}
+        trail(tmp_path / f"2026-01-0{day + 1}T10-00-00", name=12 * title, metrics=metrics)
+    table, left = on_terminal(search([tmp_path]), 70)
+    lines = output.drawn(table, width=70).splitlines()
+    assert lines[0].split() == ["RUN", "STATE", "EPOCHS", "TIME", "loss_a", "loss_b"]
+    assert left == ["loss_c", "loss_d"]
+    assert max(map(cell_len, lines)) <= 70
+    assert "\u2026" not in "".join(lines)
+
+
+def test_a_whole_number_beyond_a_float_is_sorted_like_any_other(project, fdl):
+    folder = project({"fdl.yml": ""}) / "runs"
+    for day, seed in enumerate([10**400, 3, -(10**400), 4], start=1):
+        trail(folder / f"2026-01-0{day}T10-00-00", config={"seed": {"value": seed}})
+    listed = fdl("runs", "list", "--sort", "seed", "--columns", "name")
+    assert [name[9:10] for name in listed.out.split()[1:]] == ["3", "2", "4", "1"]

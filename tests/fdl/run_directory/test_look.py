@@ -103,6 +103,7 @@ def test_without_a_name_it_is_the_last_one(fdl):
         ("2026", "`2026` means 2 runs: ", "type more of the name, or the run's path"),
         ("2027", "no run is called `2027`", "`fdl runs list` names them all"),
         ("./nowhere", "nowhere does not exist", "`fdl runs list` names the project's runs"),
+        (f"out/{FIRST}/run.json", "run.json is not a run and contains none", "`fdl runs list`"),
         ("best:los", "no run measured `los`", "did you mean `loss`?"),
         ("best:", "no metric is named", "such as val_loss"),
     ],
@@ -275,6 +276,11 @@ def test_why_takes_every_name_of_a_run(fdl, asked):
     assert (session.exit, session.err) == (0, "")
     value = "0.1" if "accuracy" in asked else "0.2"
     assert session.out.startswith(f"training.lr = {value}\n")
+
+
+def test_why_takes_the_name_that_a_run_was_given(runs, fdl):
+    trail(runs / "2026-03-01T10-00-00", name="baseline")
+    assert fdl("why", "baseline:lr").out.startswith("training.lr = 0.1\n")
 
 
 def test_why_says_which_run_it_does_not_know(runs, fdl):

@@ -130,3 +130,12 @@ def test_on_a_terminal_it_asks(runs, tmp_path):
         session.press("y\n")
         assert session.finish() == 0
     assert not (runs / SECOND).exists()
+
+
+def test_an_empty_word_is_no_run(project, fdl):
+    """A variable of the shell that is not set must not delete the only run."""
+    run = trail(project({"fdl.yml": ""}) / "runs" / FIRST)
+    session = fdl("runs", "rm", "", "--yes")
+    assert (session.exit, session.out) == (2, "")
+    assert "no run is named" in session.err
+    assert run.is_dir()

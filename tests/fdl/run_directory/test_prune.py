@@ -114,6 +114,19 @@ def test_the_best_runs_keep_their_checkpoints(runs, fdl):
     assert kept == [NAMES[1], NAMES[3], NAMES[5]]
 
 
+def test_runs_of_one_name_in_two_sweeps_are_told_apart(project, fdl):
+    folder = project({"fdl.yml": "entry: python main.py\noutput: {dir: out}"}) / "out"
+    stopped = trail(folder / "first" / NAMES[0], "interrupted")
+    # A sweep continues a run in its own folder.
+    again = folder / "second" / NAMES[0]
+    trail(again, resumed_from=str(again / "last.fdl"))
+    fill(stopped, "last")
+    fill(again, "last")
+    assert "resumed by" not in fdl("runs", "rm", str(stopped), "--dry-run").out
+    assert fdl("runs", "prune", "--checkpoints", "none", "--yes").exit == 0
+    assert (checkpoints(stopped), checkpoints(again)) == (["last.fdl"], [])
+
+
 def test_a_checkpoint_to_resume_from_stays(project, fdl):
     folder = project({"fdl.yml": "entry: python main.py\noutput: {dir: out}"}) / "out"
     first, second, third, fourth, fifth, sixth = (folder / name for name in NAMES)

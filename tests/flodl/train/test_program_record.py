@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fdl.base.code_record import code_changes, redacted_source
+from fdl.runs.causes import changed_lines
 from flodl.train.run.run_records import installed_packages, recorded_argv, recorded_variables
 from tests.rows import each_row
 
@@ -98,6 +99,21 @@ def test_the_changes_of_the_source_code_are_recorded(project: Path) -> None:
     assert "+++ b/net.py\n@@ -0,0 +1,1 @@\n+width = 3\n" in text
     assert "HIDDEN" not in text
     assert "data.bin" not in text
+
+
+def test_the_rules_for_secrets_hold_for_every_name_of_a_file(project: Path) -> None:
+    names = ("donn\u00e9es/.env", 'donn\u00e9es/a"b.yml', "donn\u00e9es/net.py")
+    (project / "donn\u00e9es").mkdir()
+    for turn in ("1", "2"):
+        for name in names:
+            (project / name).write_text(f"password: hidden-{turn}\nwidth = {turn}\n")
+        if turn == "1":
+            git(project, "add", ".")
+            git(project, "commit", "-qm", "Second")
+    text = code_changes(project / "main.py")
+    assert "password: <secret>" in text
+    assert {line.file for line in changed_lines(text)} == {'donn\u00e9es/a\\"b.yml', names[2]}
+    assert text.count("hidden-2") == 1  # Python needs quotes
 
 
 def test_a_large_change_is_cut_and_says_so(project: Path) -> None:

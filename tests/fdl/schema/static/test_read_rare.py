@@ -52,6 +52,42 @@ def test_typer_options_as_defaults_are_read(schema):
     assert fit.options["seed"].default == "3"
 
 
+LONG = """
+import argparse
+from elsewhere import bounds
+
+parser = argparse.ArgumentParser()
+table = [0] * 1_000_000_000
+text = 99_999_999_999 * "x"
+number = 3
+for _ in range(20):
+    number = number * number
+for depth in range(*bounds):
+    parser.add_argument(f"--depth-{depth}")
+for width in range(2, *bounds):
+    parser.add_argument(f"--width-{width}")
+for nothing in range(0, 9, 0):
+    pass
+parser.add_argument("--lr", type=float, default=0.1 * 2, help="Rate of %s" % ("SGD",))
+parser.add_argument("--name", default="%s-%d" % ("run", 3), help="of %s" % (bounds,))
+for layer in range(2):
+    parser.add_argument(f"--layer-{layer:02d}", default=f"{0.0001:.0e}", help=f"as {'x'!r}")
+parser.add_argument("--size", default=sorted(["a", "b"], reverse=True)[0])
+parser.parse_args()
+"""
+
+
+def test_what_is_long_or_not_known_is_not_computed(schema):
+    found = schema(LONG)
+    assert list(found.options) == ["lr", "name", "layer-00", "layer-01", "size"]
+    assert not found.strict
+    lr, name, layer, _, size = found.options.values()
+    assert (layer.default, layer.help) == ("1e-04", "")
+    assert (lr.default, lr.help) == (0.2, "Rate of SGD")
+    assert (name.default, name.help, name.computed) == ("run-3", "", ())
+    assert (size.default, size.computed) == (UNSET, ("default",))
+
+
 CLICK = """
 import click
 from click import command, option
