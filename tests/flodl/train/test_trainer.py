@@ -167,7 +167,7 @@ def test_the_handle_hands_out_metrics_once_and_the_state_as_copies() -> None:
     first, *others = handle.poll_metrics()
     assert first.epoch == 0
     assert first.epoch_ms > 0
-    assert first.throughput == pytest.approx(9 / first.epoch_ms)
+    assert first.throughput == pytest.approx(10 / first.epoch_ms)
     assert [metrics.epoch for metrics in others] == [1, 2]
     assert handle.poll_metrics() == []
 
