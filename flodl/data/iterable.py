@@ -235,7 +235,9 @@ class IterableLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue after the epoch of a saved state."""
-        self._number = int(state["epoch"])
+        self.close()
+        self._epoch = IterableEpoch(iter(()), self._samples, "")
+        self._number = int(state["epoch"]) + bool(state["batch"])
         generator = getattr(self._dataset, "generator", None) if self._given else None
         if generator is not None and state["generator"] is not None:
             generator.set_state(state["generator"])

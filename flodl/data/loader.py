@@ -285,7 +285,8 @@ class DataLoader(Deliveries):
 
     def samples_in(self, batches: int) -> int:
         """Return the number of samples in the first ``batches`` batches of an epoch."""
-        return min(batches * self._batch_size, self._n)
+        samples: int = self._cut.slice_of(0, batches).stop
+        return samples
 
     def state_dict(self) -> LoaderState:
         """Return the position of the consumer: the latest epoch, and its delivered batches."""

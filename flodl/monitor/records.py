@@ -35,7 +35,7 @@ class EpochMetrics:
     throughput: float
     """Samples per millisecond."""
     share: list[float]
-    """Share of the samples of each device; ``[1.0]`` on one device."""
+    """Share of each device in the batches of the epoch; ``[1.0]`` on one device."""
     per_rank: tuple[RankMetrics, ...] = ()
     """Measurements of each rank; empty if there is only one."""
     comm_ms: float = 0.0

@@ -11,6 +11,7 @@ import torch.utils.data
 from flodl import log
 from flodl.data.adapters import as_batch_data_set, is_iterable
 from flodl.data.iterable import check_epochs, settled_batch_size
+from flodl.data.seeds import seed_value
 from flodl.setting import Settings, Whole, setting, switch
 
 _DEVICE = "the first usable CUDA device, else the CPU"
@@ -45,7 +46,7 @@ class DataSettings(Settings):
     """Returns the number of samples of a batch; only for data that are batches."""
     num_epochs: int = setting(check=Whole(), takes="num_epochs")
     """Set the number of passes through the data set."""
-    seed: int = setting(42, takes="seed")
+    seed: int = setting(42, seed_value, takes="seed")
     """Seed the generators of Python, NumPy and torch, and the order of the samples."""
     device: torch.device | str | None = setting(None, takes="device", usual=_DEVICE)
     """Train on this device."""

@@ -337,7 +337,9 @@ class AutoEngine(TunedEngine):
         for candidate in self.candidates():
             if "threads" not in candidate.change or short:
                 best = yield from self._try(candidate, best)
-        if shared and others.seconds() > _LONG_LOOK and not _fewer_threads_beside(others):
+        while shared and others.seconds() < _LONG_LOOK:
+            yield
+        if shared and not _fewer_threads_beside(others):
             alone = Candidate("all threads", {"threads": 0}, lambda _: "")
             best = yield from self._try(alone, best)
         self.use(best)
@@ -495,6 +497,11 @@ class AutoEngine(TunedEngine):
 
 
 def _fewer_threads_beside(others: OtherPrograms) -> int:
-    """Return how many threads have a core beside other programs; 0 if all have one."""
-    free = max(1, others.all_cores - round(others.cores()))
-    return free if free < torch.get_num_threads() else 0
+    """Return how many threads have a core beside other programs; 0 if they leave one to each.
+
+    More threads than cores stay where nobody else computes: the user may want them, and OpenMP may
+    have bound this thread to one core.
+    """
+    used = round(others.cores())
+    free = max(1, others.all_cores - used)
+    return free if used and free < torch.get_num_threads() else 0

@@ -35,7 +35,8 @@ class OtherPrograms:
         """Return how many cores other programs have used in the mean."""
         own = time.process_time() - self._own
         used = (_used_seconds(self._stat) or self._used) - self._used
-        return max(0.0, used - own) / max(self.seconds(), 1e-9)
+        mean = max(0.0, used - own) / max(self.seconds(), 1e-9)
+        return min(mean, self.all_cores)  # ticks are coarse
 
 
 def _used_seconds(stat: Path) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -192,6 +192,8 @@ def test_a_last_batch_of_one_sample_joins_the_one_before_it() -> None:
         loader = DataLoader(Numbers(n), batch_size, join_remainder=True, **options)
         found = [batch.batch_size for batch in loader.epoch(0)]
         assert len(found) == loader.num_batches
+        counted = [loader.samples_in(batches) for batches in range(len(found) + 1)]
+        assert counted == list(accumulate(found, initial=0))
         return found
 
     assert sizes(10, 3, drop_last=False) == [3, 3, 4]

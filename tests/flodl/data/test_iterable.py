@@ -91,6 +91,19 @@ def test_a_streamed_data_set_is_told_each_epoch_and_names_its_fields() -> None:
     assert data.epochs == [3, 4]
 
 
+def test_a_state_continues_with_the_epoch_after_it() -> None:
+    def following(loader: IterableLoader) -> list[list[float]]:
+        return [batch["x"].flatten().tolist() for batch in loader]
+
+    first, used, fresh = (IterableLoader(Streamed(4), 2) for _ in range(3))
+    used.load_state_dict(first.state_dict())
+    assert following(used) == following(first) == [[0, 1], [2, 3]]
+    assert following(first) == [[1, 2], [3, 4]]
+    for again in (used, fresh):
+        again.load_state_dict(first.state_dict())
+        assert following(again) == [[2, 3], [4, 5]]
+
+
 def test_the_batches_of_a_loader_of_torch_are_taken_as_they_are() -> None:
     drawn: list[int] = []
 

@@ -111,6 +111,28 @@ def test_when_the_others_have_ended_during_the_trials_all_threads_are_tried(mach
     assert engine.report()["trials"]["all threads"].startswith("0.6")
 
 
+def test_others_that_have_ended_are_noticed_where_nothing_else_is_tried(machine):
+    """A fused optimizer and the other candidates do not fit every program."""
+    engine = engine_on(machine)
+    train(engine, 8)
+    machine.use = "idle"
+    assert train(engine, 100) == 0
+    assert engine.report()["trials"]["all threads"].startswith("0.6")
+
+
+@each_row("threads", [2, 8])
+def test_more_threads_than_cores_stay_where_nobody_else_computes(machine, monkeypatch, threads):
+    """OMP_PROC_BIND binds the thread of the steps to one core; OMP_NUM_THREADS may be large."""
+    monkeypatch.setattr(Others, "all_cores", 1)
+    monkeypatch.setitem(MILLISECONDS, ("idle", threads), 30.0)
+    monkeypatch.setitem(MILLISECONDS, ("idle", threads // 2), 50.0)
+    torch.set_num_threads(threads)
+    machine.use = "idle"
+    machine.numbers.clear()
+    assert train(engine_on(machine), 40) == 0
+    assert machine.numbers[1:] == [threads] * 39
+
+
 def test_a_short_load_before_the_first_step_is_not_taken_for_others(machine, monkeypatch):
     loads = iter([1.0, 0.2])
     monkeypatch.setattr(Others, "cores", lambda _: next(loads))
@@ -183,8 +205,12 @@ def test_a_busy_process_beside_this_one_is_seen():
     assert others.cores() <= others.all_cores == len(os.sched_getaffinity(0))
 
 
-def test_what_this_process_uses_and_what_gives_way_to_it_do_not_count(tmp_path, monkeypatch):
+@each_row(("nice", "giving_way"), [(0, 0.0), (5, 2 * 0.3)])
+def test_what_this_process_uses_and_what_gives_way_to_it_do_not_count(
+    tmp_path, monkeypatch, nice, giving_way
+):
     """A line has user, nice, system, idle, iowait, irq, softirq, steal, and two of guests."""
+    monkeypatch.setattr(os, "getpriority", lambda *_: nice)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2}, raising=False)
     monkeypatch.setattr(os, "sysconf", lambda _: 100)
     now, own = [10.0], [3.0]
@@ -197,10 +223,10 @@ def test_what_this_process_uses_and_what_gives_way_to_it_do_not_count(tmp_path, 
     )
     others = OtherPrograms(stat)
     now[0], own[0] = 12.0, 4.5
-    later = "220 5000 60 900 7 11 12 23 0 0"  # 120 + 40 + 10 + 10 + 20 ticks more
+    later = "220 35 60 900 7 11 12 23 0 0"  # 120 + 40 + 10 + 10 + 20 ticks more, and 30 nice
     stat.write_text(f"cpu0 {later}\ncpu1 99999 0 0 0 0 0 0 0 0 0\ncpu2 {later}\n")
     assert others.seconds() == 2.0
-    assert others.cores() == pytest.approx((2 * 2.0 - 1.5) / 2.0)
+    assert others.cores() == pytest.approx((2 * 2.0 + giving_way - 1.5) / 2.0)
 
 
 def test_a_system_that_counts_nothing_is_left_alone(tmp_path):

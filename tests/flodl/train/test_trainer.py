@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -101,11 +102,18 @@ def test_builder_set_up_and_plain_loop_give_the_same_numbers_bit_for_bit() -> No
 
 
 def test_another_seed_gives_other_numbers_and_the_same_seed_the_same() -> None:
-    def weights(seed: int) -> Tensor:
+    def weights(seed: Any) -> Tensor:
         return training().seed(seed).run().join().params[0]
 
     assert torch.equal(weights(7), weights(7))
+    assert torch.equal(weights(7), weights(np.int64(7)))
     assert not torch.equal(weights(7), weights(8))
+
+
+@each_row("seed", [1.5, "7", None, 1 << 63])
+def test_a_seed_that_is_not_an_integer_is_refused_at_the_call(seed: Any) -> None:
+    with pytest.raises(ValueError, match="must be an integer of at most 63 bits"):
+        training().seed(seed)
 
 
 @pytest.mark.case("runtime", 76)
@@ -159,7 +167,7 @@ def test_the_handle_hands_out_metrics_once_and_the_state_as_copies() -> None:
     first, *others = handle.poll_metrics()
     assert first.epoch == 0
     assert first.epoch_ms > 0
-    assert first.throughput == pytest.approx(9 / first.epoch_ms)
+    assert first.throughput == pytest.approx(10 / first.epoch_ms)
     assert [metrics.epoch for metrics in others] == [1, 2]
     assert handle.poll_metrics() == []
 
