@@ -42,6 +42,7 @@ from flodl.train.policies.in_order import InOrderFeed
 from flodl.train.run.rank_state import begin
 from flodl.train.run.resume import Start, undone
 from flodl.train.settings import TrainingPlan
+from flodl.train.step.learning_rate import set_rates
 from flodl.train.step.precision import FirstBatch
 from flodl.train.steps import DueTimes, Steps
 
@@ -168,6 +169,8 @@ class Loop:
             values=step_values, reduce=gradient,
             after_step=self._tell_step if parts.average is not None else None,
         )  # fmt: skip
+        if start.last_rates:
+            set_rates(parts.optimizer, start.last_rates)
         if start.state.engine:
             engine.adopt(start.state.engine)
         logs = EpochLogs(engine, group.device, weighted=gradient is not None or config is not None)

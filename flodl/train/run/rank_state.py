@@ -31,7 +31,7 @@ from flodl.train.run.loop_state import LoopState, Position
 from flodl.train.run.part_states import modes, set_modes, set_states, states_of
 from flodl.train.run.resume import Start, resume, withdrawn_if_refused
 from flodl.train.run.resume_checks import check_same_order
-from flodl.train.step.learning_rate import set_rates
+from flodl.train.step.learning_rate import rates_of, set_rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -322,9 +322,11 @@ def _follow(
     state = LoopState.from_json(message["state"])
     if "scheduler" in state.acts:
         state = replace(state, acts={**state.acts, "scheduler": mine["asked"]})
+    last_rates: list[float] = []
     if message["rates"] is not None:
+        last_rates = rates_of(parts.optimizer)
         set_rates(parts.optimizer, message["rates"])
-    return Start(position, state, mine["states"].get("random"))
+    return Start(position, state, mine["states"].get("random"), last_rates=last_rates)
 
 
 def _schedule_of_one(start: Start, fresh: ScheduleState, config: ScheduleConfig) -> ScheduleState:

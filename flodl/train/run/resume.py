@@ -25,7 +25,7 @@ from flodl.train.run.part_states import set_modes, set_states, states_of
 from flodl.train.run.resume_checks import check_epochs, check_optimizer, tell_ignored
 from flodl.train.run.run_records import LAST, checkpoint_in, typed_words
 from flodl.train.run.training_state import TrainingState
-from flodl.train.step.learning_rate import FIRST_RATE, set_rates
+from flodl.train.step.learning_rate import FIRST_RATE, rates_of, set_rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,6 +55,8 @@ class Start:
     """All values that the loop kept in it."""
     rates: list[float] | None = None
     """The initial learning rates for a schedule; None without a schedule."""
+    last_rates: list[float] = field(default_factory=list)
+    """Those of the step before, for the optimizer until the schedule sets the next ones."""
 
 
 def resume_source(plan: TrainingPlan) -> Path | None:
@@ -126,8 +128,9 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
         before_epoch(position.epoch)
         TrainingState.restore(source, assembly.parts({}))
     set_modes(assembly.model, state.distributed["ranks"][0]["modes"])
-    first_rates = None
+    first_rates, last_rates = None, list[float]()
     if assembly.schedule is not None:
+        last_rates = rates_of(assembly.optimizer)
         # A schedule keeps the ratios of the rates at the very beginning.
         added = assembly.optimizer.param_groups[len(rates) :]
         rates += [float(group.get(FIRST_RATE, group["lr"])) for group in added]
@@ -139,7 +142,9 @@ def resume(plan: TrainingPlan, assembly: Assembly, before_epoch: Callable[[int],
     tell_ignored(built, assembly.optimizer, plan, state.acts)
     if position.epoch == plan.num_epochs:
         log.msg(f"  nothing is left to train: this run asks for {plan.num_epochs} epochs in all")
-    return Start(position, state, generator_states(), source, restored.extra, first_rates)
+    return Start(
+        position, state, generator_states(), source, restored.extra, first_rates, last_rates
+    )
 
 
 def _restored(

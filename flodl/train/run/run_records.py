@@ -90,10 +90,12 @@ def _newest_unfinished(root: Path) -> Path:
         try:
             record = read_record(checkpoint.parent) or {}
             state, started = record["state"], datetime.fromisoformat(record["started"])
-            continued.add(Path(record["resumed_from"] or "").parent.name)
+            origin = Path(record["resumed_from"] or "").parent.name
             written = checkpoint.stat().st_mtime_ns
         except (OSError, ValueError, KeyError, TypeError):
             continue  # not the folder of a run, or a broken one: users can still name it
+        if origin != checkpoint.parent.name:  # a sweep continues a run in its own folder
+            continued.add(origin)
         if state == "complete":
             complete += 1
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -186,6 +187,25 @@ def test_the_end_of_an_epoch_is_gone_on_from_too(tmp_path: Path) -> None:
     (first,) = (tmp_path / "first").iterdir()
     again = SIMPLE.training(tmp_path / "second").resume(first / "last.fdl")
     assert_same(again.run(), whole)
+
+
+@pytest.mark.parametrize("step", [8, 9])
+def test_the_rate_is_that_of_the_last_step_until_the_next_one(step: int, tmp_path: Path) -> None:
+    """An epoch has eight steps, and a schedule sets the rate before a step."""
+
+    class Stop(Callback):
+        def on_step_end(self, run: TrainingRun) -> None:
+            if run.global_step == step:
+                signal.raise_signal(signal.SIGINT)
+
+    program, _ = PROGRAMS["adam with a schedule"]
+    whole = program.training(tmp_path / "whole").run()
+    with pytest.raises(KeyboardInterrupt):
+        program.training(tmp_path / "first").callbacks(Stop()).run()
+    (first,) = (tmp_path / "first").iterdir()
+    again = program.training(tmp_path / "second").resume(first / "last.fdl").run()
+    rates = [[one.lr for one in handle.poll_metrics()] for handle in (again, whole)]
+    assert rates[0] == rates[1]
 
 
 def test_a_complete_training_has_nothing_left_to_do(tmp_path: Path) -> None:

@@ -240,6 +240,15 @@ def test_last_does_not_continue_a_run_twice(tmp_path: Path) -> None:
     assert run.resume_source() == killed.last_checkpoint, "it can still be named"
 
 
+def test_last_continues_a_run_that_went_on_in_its_own_folder(tmp_path: Path) -> None:
+    """As a sweep does it; then it was interrupted again."""
+    run = run_of(tmp_path, 9, "interrupted")
+    record = json.loads((run.path / "run.json").read_text())
+    record["resumed_from"] = str(run.last_checkpoint)
+    (run.path / "run.json").write_text(json.dumps(record))
+    assert RunDirectory.create(tmp_path, resume="last").resume_source() == run.last_checkpoint
+
+
 def test_of_ten_runs_of_one_second_the_one_that_saved_last_is_continued(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, 9, "interrupted") for _ in range(11)]
     for number, run in enumerate(runs):
