@@ -285,8 +285,9 @@ class DataLoader(Deliveries):
 
     def samples_in(self, batches: int) -> int:
         """Return the number of samples in the first ``batches`` batches of an epoch."""
-        samples: int = self._cut.slice_of(0, batches).stop
-        return samples
+        if self._cut.join_remainder and batches == self.num_batches:
+            return self._cut.delivered  # the last one may be larger
+        return min(batches * self._batch_size, self._n)
 
     def state_dict(self) -> LoaderState:
         """Return the position of the consumer: the latest epoch, and its delivered batches."""

@@ -234,9 +234,9 @@ def carry_out(
         DivergedError: No rank has finite parameters, or a loss or the averaged model is not finite.
     """
     reason = ""
-    if group.world_size == 1:  # it may go on where several ranks have been
-        one = plan.distributed.having(speed_hint=None, **dict.fromkeys(PER_RANK))
-        plan = replace(plan, distributed=one)
+    given = [one for one in (*PER_RANK, "speed_hint") if getattr(plan.distributed, one) is not None]
+    if group.world_size == 1 and given:  # it may go on where several ranks have been
+        plan = replace(plan, distributed=plan.distributed.having(**dict.fromkeys(given)))
     if group.world_size > 1 or not in_order:
         plan.distributed.check_world(group.world_size)
         plan, reason = with_policy(plan, group)
