@@ -30,7 +30,8 @@ DIFF_OPTIONS = (
 )  # fmt: skip
 """The format of differences, whatever the user's configuration of git says."""
 GIT_SETTINGS = ("-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
-"""The rules for secrets ask for names of files as they are, not with codes for their letters."""
+"""Git runs no program of the repository, and prints names of files with their own letters. The
+rules for secrets read these names."""
 _PLAIN_VALUES = frozenset(
     (".yml", ".yaml", ".toml", ".cfg", ".ini", ".sh", ".env", ".properties", ".conf")
 )

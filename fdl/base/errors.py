@@ -51,6 +51,14 @@ class failing:  # noqa: N801 - it is used like a function
             raise self._kind(f"{self._what}: {problem.strerror}", hint=self._hint) from None
 
 
+def reason_of(problem: Exception) -> str:
+    """Return what a problem says; of one with a file, the file and the system's reason."""
+    if isinstance(problem, OSError) and problem.strerror:
+        place = f"{problem.filename}: " if problem.filename else ""
+        return f"{place}{problem.strerror}"
+    return str(problem)
+
+
 class ManifestError(FdlError):
     """A manifest that cannot be read or makes no sense; the message begins with its place."""
 

@@ -83,7 +83,7 @@ def adopted(script: Path) -> Adopted:
     document = _document(file, entry)
     options: dict[str, Any] = document.get("options", {})
     preset, lines = _preset(options)
-    # A word that is typed without quotes, and is no option.
+    # The name must not need quotes in a shell, and must not look like an option.
     command = re.sub(r"[^\w.]+|_", "-", script.stem).strip("-.") or "program"
     command = f"{command}-script" if command in (*RESERVED, preset) else command
     text = "\n".join(

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import field_validator
 
 from fdl.base import output
+from fdl.base.errors import reason_of
 from fdl.base.files import write_text
 from fdl.programs.args import DdpArgs, option
 from flodl import log
@@ -126,8 +127,7 @@ def main(args: Args) -> int:
     try:
         return _benchmarked(args)
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        output.error(f"{place}{error.strerror or error}")
+        output.error(reason_of(error))
         return _FAILED
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fdl.base import output
+from fdl.base.errors import reason_of
 from fdl.base.layout import Page, Row, terminal_width
 from fdl.base.suggest import nearest
 from fdl.programs.bundled import descriptions
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return SUCCESS
     except (FlodlError, OSError, ValueError) as problem:
-        output.error(plain(_told(problem)))
+        output.error(plain(reason_of(problem)))
         return FAILED
     except KeyboardInterrupt:
         return 130
@@ -64,13 +65,6 @@ def _run(words: Sequence[str]) -> int:
 def commands() -> dict[str, str]:
     """The name of each command -> what it does, in one line."""
     return descriptions(str(Path(__file__).parent))
-
-
-def _told(problem: Exception) -> str:
-    if isinstance(problem, OSError) and problem.strerror:
-        place = f"{problem.filename}: " if problem.filename else ""
-        return f"{place}{problem.strerror}"
-    return str(problem)
 
 
 def _refuse(name: str) -> int:

@@ -235,7 +235,7 @@ def carry_out(
     """
     reason = ""
     given = [one for one in (*PER_RANK, "speed_hint") if getattr(plan.distributed, one) is not None]
-    if group.world_size == 1 and given:  # it may go on where several ranks have been
+    if group.world_size == 1 and given:  # it may continue a training of several ranks
         plan = replace(plan, distributed=plan.distributed.having(**dict.fromkeys(given)))
     if group.world_size > 1 or not in_order:
         plan.distributed.check_world(group.world_size)

@@ -490,7 +490,7 @@ class AutoEngine(TunedEngine):
         ]
         tried = f" ({', '.join(told)})" if told else ""
         if best == Tuning():
-            log.verbose(f"engine: plain, nothing tried was faster{tried}")
+            log.verbose(f"engine: plain is the fastest way{tried}")
             return
         before = f"{self._plain_seconds * 1e3:.4g} -> " if self._plain_seconds else ""
         log.msg(f"engine: {best}, {before}{self._seconds * 1e3:.4g} ms per step{tried}")
