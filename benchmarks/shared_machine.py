@@ -272,9 +272,9 @@ def trainings_table(models: Mapping[str, Rounds]) -> str:
                 *compared(ways, OURS, AS_IT_COMES, OF_PLAIN),
                 *compared(ways, DEFAULT, AS_IT_COMES, DEFAULT_OF_PLAIN),
             ]
-            rows.append([model, situation, len(ways[OURS]), *figures, *verdicts])
-    header = ["model", "situation", "rounds", *(f"{way}, s" for way in WAYS), f"{OURS} with imports, s"]
-    header += ["best plain way", f"{OURS} / best", "bar"]
+            rows.append([model, situation, f"{len(ways[OURS])}", *figures, *verdicts])
+    header = ["model", "situation", "rounds", *(f"{way}, s" for way in WAYS)]
+    header += [f"{OURS} with imports, s", "best plain way", f"{OURS} / best", "bar"]
     for way in (OURS, DEFAULT):
         header += [f"{way} / {AS_IT_COMES}", "bar"]
     return table(header, rows)
