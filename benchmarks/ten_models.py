@@ -182,13 +182,14 @@ def _total(begun: Row, step: float) -> float:
 
 
 def agreement(model: str, options: argparse.Namespace) -> Row:
-    """Train plainly, with the fused Adam and with flodl for equally many steps, and compare.
+    """Train plainly, by hand and with flodl for equally many steps, and compare.
 
     Returns:
-        ``steps``, and for flodl and for the fused Adam the relative differences of loss and weights
-        to plain PyTorch.
+        ``steps``, and for flodl and for each variant by hand that does not compile the relative
+        differences of loss and weights to plain PyTorch.
     """
-    heaps = {"flodl": True, "eager": False, f"{BY_HAND}0": False}
+    recipes = by_hand(model, options, compiling=False)
+    heaps = {"flodl": True, "eager": False, **{name: one.heap for name, one in recipes.items()}}
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
         players = {
             name: stack.enter_context(Player(model, name, options, kept_heap=kept))
@@ -209,7 +210,8 @@ def agreement(model: str, options: argparse.Namespace) -> Row:
         loss = abs(losses[name] - losses["eager"]) / abs(losses["eager"])
         return {"loss": loss, "weights": float(weight)}
 
-    return {"steps": steps, "flodl": apart("flodl"), "fused": apart(f"{BY_HAND}0")}
+    drift = {str(recipe): apart(name) for name, recipe in recipes.items()}
+    return {"steps": steps, "flodl": apart("flodl"), "by_hand": drift}
 
 
 def place(kept: Kept, mode: str, name: str, part: str, row: Row) -> None:

@@ -35,7 +35,8 @@ INTRO = (
     "decision, with the middle 80 % of the rounds. *loss* and *weights* are compared with plain "
     "PyTorch after the decision, at the same step. *loss* is the relative difference of the loss "
     "of the first batch. *weights* is the largest difference of a weight by the largest weight. "
-    "*Drift* is the same for plain PyTorch with the fused Adam, an honest way too."
+    "*Drift* is the largest of the same figures for the variants by hand that do not compile: they "
+    "compute the same mathematics and round otherwise."
 )
 TITLES = {"routing": "## Engine auto", "no_routing": "## Without routing of matrix products"}
 
@@ -75,9 +76,10 @@ def _cells(name: str, parts: Parts) -> list[str]:
     agreed = parts.get("agreement")
     if agreed is None:
         return [*cells, NOT_YET, "", "", ""]
-    ours, drift = agreed["flodl"], agreed["fused"]
-    cells += [f"{ours['loss']:.1e}, {LOSS.verdict(ours['loss'])}", f"{drift['loss']:.1e}"]
-    return [*cells, f"{ours['weights']:.1e}", f"{drift['weights']:.1e}"]
+    ours, by_hand = agreed["flodl"], agreed["by_hand"].values()
+    drift = {kind: f"{max(one[kind] for one in by_hand):.1e}" for kind in ("loss", "weights")}
+    cells += [f"{ours['loss']:.1e}, {LOSS.verdict(ours['loss'])}", drift["loss"]]
+    return [*cells, f"{ours['weights']:.1e}", drift["weights"]]
 
 
 def _better(parts: Parts) -> Row | None:

@@ -160,11 +160,15 @@ def measured(total: float, by_hand: dict[str, float]) -> Row:
 
 
 def test_the_page_takes_the_better_column_and_the_best_variant_by_hand() -> None:
-    agreed = {"loss": 1e-6, "weights": 1e-7}
+    agreed, apart = {"loss": 1e-6, "weights": 1e-7}, {"loss": 2e-5, "weights": 3e-6}
     parts = {
         "auto": measured(0.9, {"fused Adam": 0.95, "rewritten": 0.8}),
         "pure": measured(0.85, {"fused Adam": 0.95, "compiled": 1.0}),
-        "agreement": {"steps": 30, "flodl": agreed, "fused": agreed},
+        "agreement": {
+            "steps": 30,
+            "flodl": agreed,
+            "by_hand": {"fused Adam": agreed, "routed": apart},
+        },
     }
     slow = {"auto": measured(1.2, {"fused Adam": 1.0})}
     text = page({"no_routing": {"mlp": parts, "convnet": slow}}, "the command")
