@@ -293,10 +293,7 @@ def _stage_official(artifact: Artifact, contents: Contents, bench: Bench) -> tup
         hint = "; or ".join(filter(None, (problem.hint, f"through pip: {line}")))
         raise UnreachableError(problem.message, hint=hint) from None
     where = shown(unpacked.url)
-    if artifact.sha256:
-        bench.trust.record(artifact.path, unpacked.sha256)
-    else:
-        bench.trust.check(artifact.path, unpacked.sha256, where)
+    bench.trust.check(artifact.path, unpacked.sha256, where, proven=bool(artifact.sha256))
     if layout.installed_version(folder):
         found = layout.settle(folder, artifact.variant, where)
         Wanted(artifact.torch, artifact.variant).require(found, where)
