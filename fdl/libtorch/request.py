@@ -92,33 +92,34 @@ def decide(
         UsageError: The version, variant or file does not exist.
         LibtorchError: Nothing is available for this platform or this driver.
     """
-    on_disk = request.given or not re.match(r"https?://", request.source or "https://")
-    if request.locked is not None and on_disk and request.source not in (ARCHIVE, WHEEL):
+    source = request.source or ARCHIVE
+    is_address = re.match(r"https?://", source) is not None
+    is_on_disk = request.given is not None or not (is_address or source in (ARCHIVE, WHEEL))
+    if request.locked is not None and is_on_disk:
         raise UsageError(
             "`--locked` compares downloads with libtorch.lock, and a file on disk is not in it",
             hint="leave out --locked, or the file",
         )
-    if request.given is not None:
-        _check_name(request.variant)
-        return Decision(_on_disk(request, cwd / request.given.expanduser()))
-    if request.locked is not None and request.source in (None, ARCHIVE, WHEEL):
+    if request.locked is not None and not is_address:
         request = _as_locked(request, request.locked)
-    if request.source in (None, ARCHIVE):
+        source = request.source or ARCHIVE
+    if source == ARCHIVE and request.given is None:
         return _archive(request, nvidia, environ)
     _check_name(request.variant)
-    if request.source == WHEEL:
+    if request.given is not None:
+        return Decision(_on_disk(request, cwd / request.given.expanduser()))
+    if source == WHEEL:
         return _wheel(request, nvidia, environ)
-    text = str(request.source)
-    if re.match(r"https?://", text):
-        _check_address(text)
-        return Decision(address(text, request.wanted))
-    path = cwd / Path(text).expanduser()
+    if is_address:
+        _check_address(source)
+        return Decision(address(source, request.wanted))
+    path = cwd / Path(source).expanduser()
     if path.is_dir():
         return Decision(local_folder(path.resolve(), request.wanted))
     if path.is_file():
         return Decision(local_archive(path.resolve(), request.wanted))
     raise UsageError(
-        f"--source {text}: there is no such file or folder",
+        f"--source {source}: there is no such file or folder",
         hint=f"--source takes `{ARCHIVE}`, `{WHEEL}`, a path, or an address that begins "
         "with https://",
     )
