@@ -12,7 +12,7 @@ from fdl.libtorch.sources import Wanted, local_archive
 from fdl.libtorch.store import Store
 from tests.fdl.libtorch.archives import torch_wheel
 
-JOURNAL = '{"source": "", "validator": "", "length": 9, "begin": 0}'
+JOURNAL = '{"validator": "", "length": 9, "begin": 0}'
 
 
 @pytest.fixture
