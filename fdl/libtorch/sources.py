@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from fdl.base.errors import LibtorchError
+from fdl.base.errors import LibtorchError, failing
+from fdl.base.files import inside
 from fdl.base.progress import Progress
 from fdl.base.shell_words import join
 from fdl.libtorch import layout, pip
@@ -57,9 +58,14 @@ class Bench:
         return room
 
     def keep(self, name: str) -> Path:
-        """A folder in :attr:`parts`, with the files of an earlier call."""
+        """A folder in :attr:`parts`, with the files of an earlier call.
+
+        Raises:
+            LibtorchError: It cannot be made, or is a link.
+        """
         kept = self.parts / name
-        kept.mkdir(parents=True, exist_ok=True)
+        with failing(f"cannot write {kept}", kind=LibtorchError):
+            Path(inside(self.parts, name)).mkdir(parents=True, exist_ok=True)
         return kept
 
 

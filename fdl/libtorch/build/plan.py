@@ -259,12 +259,13 @@ def plan(request: Request, back_end: BackEnd, store: Store, tools: Tools) -> Bui
 
     ``tools`` are those that a native build finds on this machine.
     """
-    cache, name = store.cache, request.name
-    sources, tree = cache / "pytorch", cache / f"build-{name}"
+    name = request.name
+    sources, tree = store.kept("pytorch"), store.kept(f"build-{name}")
     if back_end == "docker":
         phases, result = _docker(request, tree), tree / "libtorch"
     else:
-        phases, result = _native(request, sources, tree, tools), sources / "torch"
+        environment = store.kept("build-python")
+        phases, result = _native(request, sources, tree, environment, tools), sources / "torch"
     return BuildPlan(
         request=request,
         back_end=back_end,
@@ -272,13 +273,14 @@ def plan(request: Request, back_end: BackEnd, store: Store, tools: Tools) -> Bui
         sources=sources,
         tree=tree,
         result=result,
-        log=cache / f"build-{name}.log",
+        log=store.kept(f"build-{name}.log"),
         phases=phases,
     )
 
 
-def _native(request: Request, sources: Path, tree: Path, tools: Tools) -> tuple[Phase, ...]:
-    environment = sources.parent / "build-python"
+def _native(
+    request: Request, sources: Path, tree: Path, environment: Path, tools: Tools
+) -> tuple[Phase, ...]:
     python = environment / "bin" / "python"
     variables = {
         "TORCH_CUDA_ARCH_LIST": request.arch_list,

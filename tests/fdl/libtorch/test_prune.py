@@ -25,7 +25,7 @@ def part(at):
     """Write the part of a download: ``part("url-1", JOURNAL)``; without a journal for None."""
 
     def make(slot, journal, days=0):
-        folder = at.cache / "downloads" / slot / "archive"
+        folder = at.kept("downloads", slot, "archive")
         folder.mkdir(parents=True)
         file = folder / "archive.part"
         file.write_bytes(b"12345")
@@ -47,7 +47,7 @@ def install_other(at, tmp_path):
 
 def test_an_installation_keeps_only_parts_that_a_later_call_can_use(at, part, install_other):
     kept = part("url-kept", JOURNAL, days=29)
-    wheels = at.cache / "downloads/wheel-cpu/torch-2.14.1"
+    wheels = at.kept("downloads", "wheel-cpu", "torch-2.14.1")
     wheels.mkdir(parents=True)
     (wheels / "torch-2.14.1.whl").write_bytes(b"whole")
     torn = part("torn-journal", JOURNAL[:-5])
