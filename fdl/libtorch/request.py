@@ -27,8 +27,7 @@ from fdl.libtorch.sources import (
     Source,
     Wanted,
     address,
-    local_archive,
-    local_folder,
+    local,
     newest,
     official,
     package as python_package,
@@ -114,10 +113,8 @@ def decide(
         _check_address(source)
         return Decision(address(source, request.wanted))
     path = cwd / Path(source).expanduser()
-    if path.is_dir():
-        return Decision(local_folder(path.resolve(), request.wanted))
-    if path.is_file():
-        return Decision(local_archive(path.resolve(), request.wanted))
+    if path.is_dir() or path.is_file():
+        return Decision(local(path.resolve(), request.wanted))
     raise UsageError(
         f"--source {source}: there is no such file or folder",
         hint=f"--source takes `{ARCHIVE}`, `{WHEEL}`, a path, or an address that begins "
@@ -127,30 +124,28 @@ def decide(
 
 def _on_disk(request: Request, path: Path) -> Source:
     """The file or folder of ``--from``; of several files the newest one that fits."""
-    wanted = request.wanted
-    if path.is_file():
-        if request.source == WHEEL and path.suffix != ".whl":
-            raise UsageError(
-                f"--from {path} is not a wheel", hint=f"fdl libtorch install --from {path}"
-            )
-        return local_archive(path.resolve(), wanted)
-    if not path.is_dir():
+    wanted, wheels_only = request.wanted, request.source == WHEEL
+    if not path.exists():
         raise UsageError(
             f"--from {path}: there is no such file or folder",
             hint="python -m pip download torch --no-deps --dest FOLDER, then --from FOLDER",
         )
-    if (path / "lib").is_dir():
-        return local_folder(path.resolve(), wanted)
-    files = newest(path.resolve(), wanted, wheels_only=request.source == WHEEL)
-    if not files:
-        asked = " ".join(filter(None, ("torch", wanted.torch, wanted.variant)))
-        kind = "wheel" if request.source == WHEEL else "wheel or archive"
+    if path.is_file() and wheels_only and path.suffix != ".whl":
         raise UsageError(
-            f"--from {path}: there is no {kind} of {asked} in this folder",
-            hint=f"python -m pip download {'=='.join(filter(None, ('torch', wanted.torch)))} "
-            f"--no-deps --dest {path}",
+            f"--from {path} is not a wheel", hint=f"fdl libtorch install --from {path}"
         )
-    return local_archive(files[0], wanted)
+    if path.is_dir() and not (path / "lib").is_dir():
+        files = newest(path.resolve(), wanted, wheels_only=wheels_only)
+        if not files:
+            asked = " ".join(filter(None, ("torch", wanted.torch, wanted.variant)))
+            kind = "wheel" if wheels_only else "wheel or archive"
+            raise UsageError(
+                f"--from {path}: there is no {kind} of {asked} in this folder",
+                hint=f"python -m pip download {'=='.join(filter(None, ('torch', wanted.torch)))} "
+                f"--no-deps --dest {path}",
+            )
+        path = files[0]
+    return local(path.resolve(), wanted)
 
 
 def _as_locked(request: Request, names: Sequence[str]) -> Request:

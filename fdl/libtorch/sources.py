@@ -162,15 +162,18 @@ _CUDA = re.compile(r"\blib/\w*torch_cuda")
 _SMALL = 1 << 20
 
 
-def local_archive(file: Path, wanted: Wanted) -> Source:
-    """An archive or a wheel."""
+def local(path: Path, wanted: Wanted) -> Source:
+    """An archive, a wheel, a libtorch folder, or the folder of an installed torch package.
+
+    The files of a folder are linked if the file system supports that, else copied.
+    """
     return Source(
-        shown=str(file),
-        title=file.name,
-        slot=slot("file", str(file)),
+        shown=str(path),
+        title=path.name,
+        slot=slot("file", str(path)),
         wanted=wanted,
-        expected=partial(_peek, file, wanted),
-        stage=partial(_stage_archive, file, wanted),
+        expected=partial(_peek, path, wanted),
+        stage=partial(_stage_folder if path.is_dir() else _stage_archive, path, wanted),
     )
 
 
@@ -196,7 +199,7 @@ def newest(folder: Path, wanted: Wanted, *, wheels_only: bool) -> list[Path]:
 
 
 def _peek(file: Path, wanted: Wanted) -> Contents | None:
-    """The contents of an archive, without unpacking it."""
+    """The contents of an archive, without unpacking it; None for a folder."""
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
@@ -221,21 +224,6 @@ def _peek(file: Path, wanted: Wanted) -> Contents | None:
         where=str(file),
     )
     return wanted.require(found, str(file))
-
-
-def local_folder(path: Path, wanted: Wanted) -> Source:
-    """A libtorch folder, or the folder of an installed torch package.
-
-    Its files are linked if the file system supports that, else copied.
-    """
-    return Source(
-        shown=str(path),
-        title=str(path),
-        slot=slot("file", str(path)),
-        wanted=wanted,
-        expected=lambda: None,
-        stage=partial(_stage_folder, path, wanted),
-    )
 
 
 def _stage_folder(path: Path, wanted: Wanted, bench: Bench) -> tuple[Path, Contents]:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from fdl.libtorch.install import install
-from fdl.libtorch.sources import Wanted, local_archive
+from fdl.libtorch.sources import Wanted, local
 from fdl.libtorch.store import Store
 from tests.fdl.libtorch.archives import torch_wheel
 
@@ -42,7 +42,7 @@ def part(at):
 def install_other(at, tmp_path):
     """Install something that needs none of the parts."""
     wheel = torch_wheel(tmp_path / "wheels", "2.14.1+cpu")
-    return lambda: install(at, local_archive(wheel, Wanted()), activate=False)
+    return lambda: install(at, local(wheel, Wanted()), activate=False)
 
 
 def test_an_installation_keeps_only_parts_that_a_later_call_can_use(at, part, install_other):
