@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import dropwhile
 from pathlib import Path
+from typing import NamedTuple
 
 from fdl.base.errors import FetchError, failing
 from fdl.base.progress import Progress
@@ -34,7 +35,7 @@ class Options:
 
     tail: int = 4 << 20
     """Size of the first request, at the end of the file. It should hold the directory, so that the
-    members are checked first; that of an official archive has about 1 MiB."""
+    members are checked before the rest is fetched; that of an official archive has about 1 MiB."""
 
     stall_timeout: float = 20.0
     """Time without data after which a connection is replaced by another one."""
@@ -136,49 +137,30 @@ DAMAGE = (
 )  # fmt: skip
 
 
-class Bytes(io.FileIO):
-    """A file with the bytes of an archive from an offset on; its positions are the archive's.
-
-    So zipfile lists the members of an archive of which only the end is there. To seek before the
-    offset raises OSError, and to read more than the largest directory raises ArchiveError.
-    """
-
-    def __init__(self, path: Path, begin: int = 0) -> None:
-        super().__init__(path)
-        self._begin = begin
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Go to a position in the archive."""
-        before = self._begin if whence == os.SEEK_SET else 0
-        return super().seek(offset - before, whence) + self._begin
-
-    def tell(self) -> int:
-        """The position in the archive."""
-        return super().tell() + self._begin
+class Bytes(io.BufferedReader):
+    """The bytes of an archive; at most as many are read at once as a directory may have."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read some bytes, at most as many as a directory may have."""
-        if size and size > _LARGEST_DIRECTORY:
+        """Read some bytes; without a size, as many as there are and may be read at once.
+
+        Raises:
+            ArchiveError: They are too many.
+        """
+        if size is None or size < 0:
+            size = _LARGEST_DIRECTORY
+        if size > _LARGEST_DIRECTORY:
             large = f"the archive is refused: it has a directory of {size_text(size)}"
             raise ArchiveError(large, hint=_AGAIN)
         return super().read(size)
 
 
-@dataclass(frozen=True, slots=True)
-class Unpacked:
-    """The result of unpacking.
+class Unpacked(NamedTuple):
+    """What was unpacked."""
 
-    Attributes:
-        files: Number of files and links.
-        bytes: Their total size.
-        sha256: SHA-256 of the whole archive, in hexadecimal.
-        url: The origin of the archive: an address, or the path of a file.
-    """
-
-    files: int
-    bytes: int
     sha256: str
+    """SHA-256 of the whole archive, in hexadecimal."""
     url: str
+    """The origin of the archive: an address, or the path of a file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,35 +184,32 @@ class Job:
     sha256: str | None = None
     options: Options = Options()
 
-    def check(self, opened: zipfile.ZipFile, part: Path, missing: int) -> Members:
-        """Check all members of an archive, and the space for them and for what is missing of it.
-
-        Raises:
-            FetchError: The archive is unsafe, or there is not enough space.
-        """
-        members = _plan(opened, self.select, self.options)
-        tree = sum(-(-info.file_size // _BLOCK) * _BLOCK for info in members.values())
-        require_space(self.target, tree, part, missing)
-        return members
-
-    def unpack(self, archive: Path, where: str = "", members: Members | None = None) -> Unpacked:
-        """Check all members of an archive, then its digest, and unpack it.
+    def unpack(
+        self, archive: Path, source: io.RawIOBase | None = None, where: str = ""
+    ) -> Unpacked:
+        """Check all members of an archive and the space for them, then its digest, and unpack it.
 
         Args:
             archive: The file.
+            source: Reads the archive, if not all of it is in the file yet.
             where: Its name for messages, instead of its path.
-            members: What :meth:`check` gave for the same archive, if that was called before.
 
         Raises:
             FetchError: The archive cannot be read, is damaged, is unsafe, has another digest than
                 expected, or the disk is full.
         """
         where = where or str(archive)
-        with failing(f"cannot read {archive}", kind=FetchError), Bytes(archive) as source:
-            opened = open_archive(source, where)
-            members = members or self.check(opened, archive, 0)
-            source.seek(0)
-            sha256 = hashlib.file_digest(source, "sha256").hexdigest()
+        with (
+            failing(f"cannot read {archive}", kind=FetchError),
+            Bytes(source or io.FileIO(archive)) as content,
+        ):
+            opened = _open(content, where)
+            members = _plan(opened, self.select, self.options)
+            tree = sum(-(-info.file_size // _BLOCK) * _BLOCK for info in members.values())
+            missing = content.seek(0, os.SEEK_END) - archive.stat().st_size
+            require_space(self.target, tree, archive, missing)
+            content.seek(0)
+            sha256 = hashlib.file_digest(content, "sha256").hexdigest()
             if self.sha256 and sha256 != self.sha256.lower():
                 raise ArchiveError(
                     f"{where} is not the archive that is expected: its SHA-256 is {sha256} "
@@ -239,12 +218,10 @@ class Job:
                     "if the digest stays wrong, do not use that source",
                 )
             _write(opened, members, self.target, self.progress)
-        return Unpacked(
-            len(members), sum(info.file_size for info in members.values()), sha256, where
-        )
+        return Unpacked(sha256, where)
 
 
-def open_archive(source: Bytes, where: str) -> zipfile.ZipFile:
+def _open(source: Bytes, where: str) -> zipfile.ZipFile:
     """Open an archive, whose directory must be at its end.
 
     Raises:

@@ -94,7 +94,7 @@ def parse(text: str) -> tuple[Architecture, ...]:
     Raises:
         UsageError: An item is not an architecture.
     """
-    found: dict[tuple[int, int, str], Architecture] = {}
+    found = []
     for word in re.split(r"[;,\s]+", text.strip()):
         match = _WRITTEN.match(word)
         if match is None:
@@ -104,10 +104,13 @@ def parse(text: str) -> tuple[Architecture, ...]:
                 "your GPUs",
             )
         major, minor, specific, ptx = match.groups()
-        key = int(major), int(minor), specific
-        known = found.get(key)
-        found[key] = Architecture(*key, ptx=bool(ptx) or (known is not None and known.ptx))
-    return tuple(found[key] for key in sorted(found))
+        found.append(Architecture(int(major), int(minor), specific, ptx=bool(ptx)))
+    return united(found)
+
+
+def united(architectures: Iterable[Architecture]) -> tuple[Architecture, ...]:
+    """Each architecture once, sorted; of one with and without PTX, the one with PTX."""
+    return tuple({(one.capability, one.specific): one for one in sorted(architectures)}.values())
 
 
 def recorded(text: str) -> tuple[Architecture, ...]:

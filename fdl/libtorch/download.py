@@ -1,44 +1,43 @@
 """Download an archive into a part file, resumably, then unpack it.
 
-The end of an archive holds its directory. So it is downloaded first, into a file of its own, and
-all members are checked before the rest is downloaded. Each of both files grows at its end, and its
-size says which bytes are there. A third file beside them says of which state of which file on a
-server they are. So a process may be killed at any moment, and the next call continues.
+The end of an archive holds its directory. So it is downloaded first, and all members are checked
+before the rest is downloaded. The part file has the bytes in the order in which they come, so its
+size says which ones are there. A file beside it says of which state of which file on a server they
+are. So a process may be killed at any moment, and the next call continues.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
-import shutil
 import ssl
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import certifi
 import httpx2
 
-from fdl.base.errors import FetchError
-from fdl.base.files import put
+from fdl.base.errors import FetchError, failing
+from fdl.base.files import inside, put_own
 from fdl.base.output import note
 from fdl.libtorch.archive import (
     ArchiveError,
-    Bytes,
     Job,
-    Members,
     Unpacked,
     UnreachableError,
     disk_failure,
-    open_archive,
     require_space,
     shown,
 )
 from fdl.version import __version__
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 
 class ChangedError(Exception):
@@ -46,41 +45,28 @@ class ChangedError(Exception):
 
 
 class State(NamedTuple):
-    """What the bytes in a part file belong to; entries are empty if unknown."""
+    """Which state of a file on a server the bytes in a part file belong to."""
 
-    source: str
-    """The address, without what is secret."""
     validator: str
-    """``ETag``, or else ``Last-Modified``."""
+    """``ETag``, or else ``Last-Modified``; empty if the server sends neither."""
     length: int
+    """0 if unknown."""
     begin: int
-    """Where the first answer began. From there on, the bytes are in a file of their own."""
-
-    def is_other(self, seen: State) -> bool:
-        """Whether an answer certainly belongs to another state of the file."""
-        pairs = zip(self[1:3], seen[1:3], strict=True)
-        return any(mine and theirs and mine != theirs for mine, theirs in pairs)
+    """Where the first answer began. From there on, the bytes come before all others."""
 
 
 def state_of(part: Path) -> State | None:
     """What a part file belongs to; None if nothing says so, and no call can continue it."""
     try:
-        state = State(**json.loads(_beside(part, "json").read_text(encoding="utf-8")))
+        state = State(**json.loads(_journal(part).read_text(encoding="utf-8")))
         return state if 0 <= state.begin <= state.length else None
     except (OSError, ValueError, TypeError):
         return None
 
 
-def _beside(part: Path, kind: str) -> Path:
-    return part.with_name(f"{part.name}.{kind}")
+def _journal(part: Path) -> Path:
+    return part.with_name(f"{part.name}.json")
 
-
-def _size(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0
-
-
-ENDING = 22 + 0xFFFF + 20 + 56
-"""The most bytes that the records at the end of an archive take."""
 
 _LEAST = 64 << 10
 """Bytes that must arrive within the time that is watched."""
@@ -88,9 +74,9 @@ _LEAST = 64 << 10
 _BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 """Variables with which users name their own certificate authorities."""
 
-_GOOD, _NO_SUCH_RANGE = (200, 206), 416
+_NO_SUCH_RANGE = 416
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
-"""HTTP statuses: of answers with content, and of failures that may pass."""
+"""HTTP statuses of failures that may pass."""
 
 _UNUSABLE = (httpx2.UnsupportedProtocol, httpx2.TooManyRedirects, httpx2.InvalidURL, ValueError)
 """Errors of an address that no attempt can reach; ValueError if IDNA refuses the host name."""
@@ -102,8 +88,6 @@ _REMEDIES = {
     407: "give the proxy a user name and a password: https_proxy=http://USER:PASSWORD@PROXY:PORT",
 }
 """HTTP status -> what to do."""
-
-_OTHER = "the server has another file now"
 
 
 def _client(environ: Mapping[str, str], timeout: float) -> httpx2.Client:
@@ -151,12 +135,11 @@ def _refuse_downgrade(response: httpx2.Response) -> None:
             raise httpx2.UnsupportedProtocol(reason)
 
 
-def _interpret(answer: httpx2.Response, source: str, known: State | None) -> State:
+def _interpret(answer: httpx2.Response, source: str) -> State:
     """The state of the file that an answer is from; its body begins at ``State.begin``.
 
     Raises:
         httpx2.HTTPStatusError: A failure that may pass.
-        ChangedError: The server has another state of the file than the known one.
         UnreachableError: There is no archive at the address.
     """
     status, headers = answer.status_code, answer.headers
@@ -164,12 +147,10 @@ def _interpret(answer: httpx2.Response, source: str, known: State | None) -> Sta
     encoding = headers.get("Content-Encoding", "identity")
     whole = f"bytes 0-0/{headers.get('Content-Length', 0)}"
     span = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", headers.get("Content-Range", whole))
-    problem = hint = ""
+    problem, hint = "answers with an invalid range", ""
     if status in _PASSING:
         raise httpx2.HTTPStatusError(said, request=answer.request, response=answer)
-    if status == _NO_SUCH_RANGE and known:
-        raise ChangedError(_OTHER)
-    if status not in _GOOD:
+    if status not in (200, 206):
         problem, hint = f"answers {said}", _REMEDIES.get(status, "")
     elif encoding != "identity":
         problem = f"answers with `Content-Encoding: {encoding}`, which fdl did not ask for"
@@ -177,15 +158,10 @@ def _interpret(answer: httpx2.Response, source: str, known: State | None) -> Sta
     elif headers.get("Content-Type", "").startswith("text/html"):
         problem = "answers with a web page and not with an archive"
         hint = "a proxy or a log-in page may stand between; open the address in a browser"
-    elif span is None:
-        problem = "answers with an invalid range"
-    if problem or span is None:
-        raise UnreachableError(f"{source} {problem}", hint=hint)
-    validator = headers.get("ETag", "") or headers.get("Last-Modified", "")
-    seen = State(source, validator, length=int(span[2]), begin=int(span[1]))
-    if known and known.is_other(seen):
-        raise ChangedError(_OTHER)
-    return seen
+    elif span is not None:
+        validator = headers.get("ETag", "") or headers.get("Last-Modified", "")
+        return State(validator, length=int(span[2]), begin=int(span[1]))
+    raise UnreachableError(f"{source} {problem}", hint=hint)
 
 
 def unpack_url(
@@ -200,8 +176,8 @@ def unpack_url(
     Args:
         urls: Addresses of the same archive; they are tried in order.
         job: What to unpack, and where.
-        part: Path of the part file, which exists until the archive is unpacked. The files that
-            describe and complete it are in the same folder.
+        part: Path of the part file, which exists until the archive is unpacked. The file that
+            describes it is in the same folder.
         environ: The environment variables; those of proxies are taken from this process.
         typed: The command that continues the download, for hints.
 
@@ -209,18 +185,15 @@ def unpack_url(
         FetchError: No address provides the archive; it is damaged, unsafe, or has another digest
             than expected; or the disk is full.
     """
-    known = state_of(part)
-    # The address with a part file from an earlier call comes first.
-    ordered = sorted(urls, key=lambda url: known is None or known.source != shown(url))
-    failures: list[FetchError] = []
+    failures: list[UnreachableError] = []
     with _client(environ, job.options.stall_timeout) as client:
-        for url in ordered:
+        for url in urls:
+            if failures:
+                note(f"{failures[-1].message}; trying the next address")
             try:
-                return _Download(client, url, part, job, typed).run()
+                return _unpack(client, url, job, part, typed)
             except UnreachableError as error:
                 failures.append(error)
-                if len(failures) < len(urls):
-                    note(f"{error.message}; trying the next address")
     if len(failures) == 1:
         raise failures[0]
     reasons = "; ".join(error.message for error in failures)
@@ -229,83 +202,94 @@ def unpack_url(
     )
 
 
-@dataclass(slots=True)
-class _Download:
-    """One archive from one address."""
+def _unpack(client: httpx2.Client, url: str, job: Job, part: Path, typed: str) -> Unpacked:
+    """Download from one address and unpack; begin again if the archive has changed."""
+    for _ in range(job.options.attempts):
+        try:
+            with _Download(client, url, job, part, typed) as source:
+                return job.unpack(part, source, shown(url))
+        except ChangedError as change:
+            reason = str(change)
+            note(f"fetching {shown(url)} from the beginning: {reason}")
+    raise UnreachableError(
+        f"cannot fetch {shown(url)}: {reason}, again and again",
+        hint="try later, or take another source",
+    )
 
-    client: httpx2.Client
-    url: str
-    part: Path
-    job: Job
-    typed: str
-    _failures: int = 0
-    _watched_since: float = field(default_factory=time.monotonic)
-    _watched_bytes: int = 0
 
-    def run(self) -> Unpacked:
-        """Download and unpack; what was downloaded is kept unless the archive is bad."""
-        where, reason = shown(self.url), ""
-        for attempt in range(self.job.options.attempts):
-            if attempt:
-                note(f"fetching {where} from the beginning: {reason}")
-            try:
-                members = self._fetch()
-                unpacked = self.job.unpack(self.part, where, members)
-            except ChangedError as change:
-                reason = str(change)
-                self._remove()
-            except ArchiveError:
-                self._remove()
-                raise
-            except OSError as error:
-                raise disk_failure(self.part, error) from None
-            else:
-                self._remove()
-                return unpacked
-        raise self._given_up(f"{reason}, again and again", "try later, or take another source")
+class _Download(io.FileIO):
+    """An archive at one address, which is downloaded when it is read.
 
-    def _fetch(self) -> Members | None:
-        """Make the archive complete: first its end, then its beginning.
+    The part file has its bytes in the order in which they come: the end of the archive, then its
+    beginning. Positions are those in the archive.
+    """
 
-        Returns:
-            What is to be unpacked; None if the end was too short to tell.
+    def __init__(self, client: httpx2.Client, url: str, job: Job, part: Path, typed: str) -> None:
+        with failing(f"cannot write {part}", kind=FetchError):
+            part.parent.mkdir(parents=True, exist_ok=True)
+            super().__init__(inside(part.parent, part.name), "a+")
+        self._client, self._url, self._job = client, url, job
+        self._part, self._typed = part, typed
+        self._known = state_of(part)
+        self._failures = 0
+        self._watched_since, self._watched_bytes = time.monotonic(), 0
 
-        Raises:
-            ChangedError: The server has another state of the file, or starts it again.
-            FetchError: The server is given up, or the archive is refused.
-        """
-        while (known := self._known) is None or not known.length:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Close the part file, and remove it unless a later call can use it."""
+        super().__exit__(kind, error, trace)
+        is_useless = error is None or isinstance(error, ChangedError | ArchiveError)
+        if is_useless or not self._part.stat().st_size:
+            _journal(self._part).unlink(missing_ok=True)
+            self._part.unlink()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Go to a position in the archive."""
+        if whence == os.SEEK_END:
+            offset, whence = self._state.length + offset, os.SEEK_SET
+        return super().seek(offset, whence)
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Read bytes of the end when all of the end is there, and others when all are there."""
+        at = self.tell()
+        _, length, begin = self._state
+        needed = length - begin if at >= begin else length
+        while self._held < needed:
             self._request()
-        begin, end = known.begin, _beside(self.part, "end")
-        members: Members | None = None
-        if begin:
-            while begin + _size(end) < known.length:
-                self._request()
-            # A directory that begins before this end is checked when the archive is complete.
-            with suppress(OSError), Bytes(end, begin) as source:
-                opened = open_archive(source, shown(self.url))
-                members = self.job.check(opened, self.part, begin - _size(self.part))
-        while _size(self.part) < (begin or known.length):
+        super().seek((at - begin) % length)
+        count = super().readinto(memoryview(buffer)[: max(0, length - at)])
+        super().seek(at + count)
+        return count
+
+    @property
+    def _state(self) -> State:
+        """What the bytes in the part file belong to."""
+        while self._known is None or not self._known.length:
             self._request()
-        if begin:
-            with self.part.open("r+b") as whole, end.open("rb") as rest:
-                whole.seek(begin)
-                shutil.copyfileobj(rest, whole)
-        return members
+        return self._known
+
+    @property
+    def _held(self) -> int:
+        """Number of bytes that are there."""
+        return self._part.stat().st_size if self._known else 0
 
     def _request(self) -> None:
         """Ask once for missing bytes, or for the end of an archive whose length is not known.
 
         Servers without ranges send the whole archive.
+
+        Raises:
+            ChangedError: The server has another state of the file, or starts it again.
+            FetchError: The server is given up, or the disk is full.
         """
-        known, span = self._known, f"-{max(self.job.options.tail, ENDING)}"
-        if known and known.length:
-            _, at, end = self._gap(known)
-            span = f"{at}-{end - 1}"
+        span = f"-{self._job.options.tail}"
+        if self._known:
+            at, begin = self._next(self._known), self._known.begin
+            span = f"{at}-{begin - 1 if at < begin else ''}"
         try:
-            with self.client.stream("GET", self.url, headers={"Range": f"bytes={span}"}) as answer:
-                seen = _interpret(answer, shown(self.url), known)
-                self._receive(answer, seen, known or self._begin(seen))
+            with self._client.stream(
+                "GET", self._url, headers={"Range": f"bytes={span}"}
+            ) as answer:
+                self._receive(answer)
         except httpx2.TimeoutException:
             self._watch(0)
         except _UNUSABLE as error:
@@ -313,61 +297,47 @@ class _Download:
             raise self._given_up(str(error), hint) from None
         except (httpx2.TransportError, httpx2.HTTPStatusError) as error:
             self._failed(error)
+        except OSError as error:
+            raise disk_failure(self._part, error) from None
 
-    @property
-    def _known(self) -> State | None:
-        """What is in the part file, if that comes from this address."""
-        known = state_of(self.part)
-        return known if known and known.source == shown(self.url) else None
+    def _next(self, known: State) -> int:
+        """The position of the byte that comes next."""
+        at = known.begin + self._held
+        return at % known.length if known.length else at
 
-    @property
-    def _held(self) -> int:
-        """Number of bytes that are there."""
-        return _size(self.part) + _size(_beside(self.part, "end")) if self._known else 0
-
-    def _gap(self, known: State) -> tuple[Path, int, int]:
-        """The file that grows next, and the offsets of the bytes it lacks."""
-        end = _beside(self.part, "end")
-        if known.begin and (at := known.begin + _size(end)) < known.length:
-            return end, at, known.length
-        return self.part, _size(self.part), known.begin or known.length or sys.maxsize
+    def _receive(self, answer: httpx2.Response) -> None:
+        """Add the body of an answer, which may break off, to the part file."""
+        if self._known and answer.status_code == _NO_SUCH_RANGE:
+            raise ChangedError("the server has another file now")
+        seen = _interpret(answer, shown(self._url))
+        known = self._known or self._begin(seen)
+        if known[:2] != seen[:2]:
+            raise ChangedError("the server has another file now")
+        if seen.begin != self._next(known):
+            raise ChangedError("the server cannot continue where it broke off")
+        held = self._held
+        self._job.progress.start(known.length, held)
+        for block in answer.iter_raw():
+            missing = block[: (known.length or sys.maxsize) - self._held]
+            while missing:
+                missing = missing[self.write(missing) :]
+            self._failures = 0
+            self._job.progress.update(self._held)
+            self._watch(len(block))
+            if self._held == known.length:
+                break
+        if self._held == held:
+            raise httpx2.ReadError("the answer is empty")
+        # Without a length, the end of the connection is the end of the file.
+        self._known = known._replace(length=known.length or self._held)
 
     def _begin(self, seen: State) -> State:
         """Make an empty part file."""
-        self._remove()
-        self._keep(seen)
-        require_space(self.job.target, 0, self.part, seen.length)
+        self.truncate(0)
+        put_own(self._part.parent, _journal(self._part), json.dumps(seen._asdict()).encode())
+        require_space(self._job.target, 0, self._part, seen.length)
+        self._known = seen
         return seen
-
-    def _keep(self, state: State) -> None:
-        put(_beside(self.part, "json"), json.dumps(state._asdict()).encode())
-
-    def _remove(self) -> None:
-        for file in (self.part, _beside(self.part, "end"), _beside(self.part, "json")):
-            file.unlink(missing_ok=True)
-
-    def _receive(self, answer: httpx2.Response, seen: State, known: State) -> None:
-        """Add the body of an answer, which may break off, to the file that grows next."""
-        file, at, end = self._gap(known)
-        if seen.begin != at:
-            raise ChangedError("the server cannot continue where it broke off")
-        held, first = self._held, at
-        self.job.progress.start(known.length, held)
-        with file.open("ab") as growing:
-            for block in answer.iter_raw():
-                growing.write(block[: end - at])
-                growing.flush()
-                at += len(block)
-                self._failures = 0
-                self.job.progress.update(held + at - first)
-                self._watch(len(block))
-                if at >= end:
-                    break
-        if at == first:
-            raise httpx2.ReadError("the answer is empty")
-        if not known.length:
-            # Without a length, the end of the connection is the end of the file.
-            self._keep(known._replace(length=at))
 
     def _watch(self, arrived: int) -> None:
         """Give up a server that sends too little for a while."""
@@ -375,9 +345,9 @@ class _Download:
         now = time.monotonic()
         if self._watched_bytes >= _LEAST:
             self._watched_since, self._watched_bytes = now, 0
-        elif now - self._watched_since > self.job.options.watched:
+        elif now - self._watched_since > self._job.options.watched:
             raise self._given_up(
-                f"only {self._watched_bytes} bytes arrived in {self.job.options.watched:.0f} s"
+                f"only {self._watched_bytes} bytes arrived in {self._job.options.watched:.0f} s"
             )
 
     def _failed(self, error: httpx2.HTTPError) -> None:
@@ -386,22 +356,20 @@ class _Download:
         Raises:
             UnreachableError: There were too many failures, or the certificate is not trusted.
         """
-        reason, hint = str(error), ""
+        reason = str(error)
         if "CERTIFICATE_VERIFY_FAILED" in reason:
-            reason = f"it has a certificate that cannot be verified: {reason}"
             hint = "with a certificate authority of your own: SSL_CERT_FILE=/path/to/ca.pem"
-            raise self._given_up(reason, hint) from None
+            raise self._given_up(f"it has a certificate that cannot be verified: {reason}", hint)
         if isinstance(error, httpx2.RemoteProtocolError | httpx2.ReadError):
             reason = "the connection broke off"
         self._failures += 1
-        if self._failures >= self.job.options.attempts:
-            raise self._given_up(f"{reason} ({self._failures} attempts)") from None
-        time.sleep(self.job.options.backoff * 2 ** (self._failures - 1))
-        self._watched_since, self._watched_bytes = time.monotonic(), 0
+        if self._failures >= self._job.options.attempts:
+            raise self._given_up(f"{reason} ({self._failures} attempts)")
+        time.sleep(self._job.options.backoff * 2 ** (self._failures - 1))
 
     def _given_up(self, reason: str, hint: str = "") -> UnreachableError:
         """The error that ends a download; the usual hint is the command that continues it."""
         kept = "; what was fetched is kept" if self._held else ""
-        typed = f": {self.typed}" if self.typed else ""
+        typed = f": {self._typed}" if self._typed else ""
         again = f"check the network and type the same command again{kept}{typed}"
-        return UnreachableError(f"cannot fetch {shown(self.url)}: {reason}", hint=hint or again)
+        return UnreachableError(f"cannot fetch {shown(self._url)}: {reason}", hint=hint or again)

@@ -36,7 +36,7 @@ def _prune(store: Store) -> None:
     """
     from filelock import FileLock, Timeout
 
-    for slot in store.cache.glob("downloads/*/"):
+    for slot in store.kept("downloads").glob("*/"):
         # Another user may own it.
         with suppress(Timeout, OSError), FileLock(store.lock_file(slot.name), timeout=0):
             if _is_useless(slot):
@@ -44,13 +44,11 @@ def _prune(store: Store) -> None:
 
 
 def _is_useless(slot: Path) -> bool:
-    files = [Path(folder, name) for folder, _, names in os.walk(slot) for name in names]
+    files = [one for one in slot.rglob("*") if one.is_file()]
     newest = max((one.stat().st_mtime for one in files), default=0.0)
-    if time.time() - newest > KEPT_DAYS * _DAY_S:
-        return True
-    parts = [one for one in files if one.suffix == ".part"]
+    is_old = time.time() - newest > KEPT_DAYS * _DAY_S
     # Wheels are whole; pip removes what it could not finish.
-    return bool(parts) and not any(map(state_of, parts)) and len(files) <= 3 * len(parts)
+    return is_old or not any(one.suffix == ".whl" or state_of(one) for one in files)
 
 
 _FILES = "files"
@@ -140,7 +138,7 @@ def install_into(folder: Path, source: Source, *, trust: Trust) -> Installation:
 
 def _discard(workshop: Store, *, parts: bool) -> None:
     """Remove a temporary store; one with parts of a download only if ``parts`` is set."""
-    if parts or not any(one.is_file() for one in workshop.cache.rglob("*")):
+    if parts or not any(one.is_file() for one in workshop.kept().rglob("*")):
         shutil.rmtree(workshop.root, ignore_errors=True)
 
 
@@ -172,17 +170,17 @@ def _install(
     with store.staging() as staging:
         # An invalid lock file is refused before anything is downloaded.
         trust.read()
-        bench = Bench(staging, store.cache / "downloads" / source.slot, trust, environ)
+        bench = Bench(staging, store.kept("downloads", source.slot), trust, environ)
         staged, contents = source.stage(bench)
         contents = _with_archs(contents, staged)
         recorded = {_FILES: trust.files} if trust.files and folder is None else {}
         with store.lock(contents.id):
             if folder is not None:
                 refuse_foreign(folder)
-            place = folder or store.path(contents.id)
-            store.replace(staged, place, {**contents.facts, **recorded})
+            facts = {**contents.facts, **recorded}
+            variant = store.commit(staged, contents.id, facts, folder)
         shutil.rmtree(bench.parts, ignore_errors=True)
-    return Variant(contents.id, str(place), {**contents.facts, **recorded})
+    return variant
 
 
 def _with_archs(contents: Contents, folder: Path) -> Contents:

@@ -27,8 +27,7 @@ from fdl.libtorch.sources import (
     Source,
     Wanted,
     address,
-    local_archive,
-    local_folder,
+    local,
     newest,
     official,
     package as python_package,
@@ -92,33 +91,32 @@ def decide(
         UsageError: The version, variant or file does not exist.
         LibtorchError: Nothing is available for this platform or this driver.
     """
-    on_disk = request.given or not re.match(r"https?://", request.source or "https://")
-    if request.locked is not None and on_disk and request.source not in (ARCHIVE, WHEEL):
+    source = request.source or ARCHIVE
+    is_address = re.match(r"https?://", source) is not None
+    is_on_disk = request.given is not None or not (is_address or source in (ARCHIVE, WHEEL))
+    if request.locked is not None and is_on_disk:
         raise UsageError(
             "`--locked` compares downloads with libtorch.lock, and a file on disk is not in it",
             hint="leave out --locked, or the file",
         )
-    if request.given is not None:
-        _check_name(request.variant)
-        return Decision(_on_disk(request, cwd / request.given.expanduser()))
-    if request.locked is not None and request.source in (None, ARCHIVE, WHEEL):
+    if request.locked is not None and not is_address:
         request = _as_locked(request, request.locked)
-    if request.source in (None, ARCHIVE):
+        source = request.source or ARCHIVE
+    if source == ARCHIVE and request.given is None:
         return _archive(request, nvidia, environ)
     _check_name(request.variant)
-    if request.source == WHEEL:
+    if request.given is not None:
+        return Decision(_on_disk(request, cwd / request.given.expanduser()))
+    if source == WHEEL:
         return _wheel(request, nvidia, environ)
-    text = str(request.source)
-    if re.match(r"https?://", text):
-        _check_address(text)
-        return Decision(address(text, request.wanted))
-    path = cwd / Path(text).expanduser()
-    if path.is_dir():
-        return Decision(local_folder(path.resolve(), request.wanted))
-    if path.is_file():
-        return Decision(local_archive(path.resolve(), request.wanted))
+    if is_address:
+        _check_address(source)
+        return Decision(address(source, request.wanted))
+    path = cwd / Path(source).expanduser()
+    if path.is_dir() or path.is_file():
+        return Decision(local(path.resolve(), request.wanted))
     raise UsageError(
-        f"--source {text}: there is no such file or folder",
+        f"--source {source}: there is no such file or folder",
         hint=f"--source takes `{ARCHIVE}`, `{WHEEL}`, a path, or an address that begins "
         "with https://",
     )
@@ -126,30 +124,28 @@ def decide(
 
 def _on_disk(request: Request, path: Path) -> Source:
     """The file or folder of ``--from``; of several files the newest one that fits."""
-    wanted = request.wanted
-    if path.is_file():
-        if request.source == WHEEL and path.suffix != ".whl":
-            raise UsageError(
-                f"--from {path} is not a wheel", hint=f"fdl libtorch install --from {path}"
-            )
-        return local_archive(path.resolve(), wanted)
-    if not path.is_dir():
+    wanted, wheels_only = request.wanted, request.source == WHEEL
+    if not path.exists():
         raise UsageError(
             f"--from {path}: there is no such file or folder",
             hint="python -m pip download torch --no-deps --dest FOLDER, then --from FOLDER",
         )
-    if (path / "lib").is_dir():
-        return local_folder(path.resolve(), wanted)
-    files = newest(path.resolve(), wanted, wheels_only=request.source == WHEEL)
-    if not files:
-        asked = " ".join(filter(None, ("torch", wanted.torch, wanted.variant)))
-        kind = "wheel" if request.source == WHEEL else "wheel or archive"
+    if path.is_file() and wheels_only and path.suffix != ".whl":
         raise UsageError(
-            f"--from {path}: there is no {kind} of {asked} in this folder",
-            hint=f"python -m pip download {'=='.join(filter(None, ('torch', wanted.torch)))} "
-            f"--no-deps --dest {path}",
+            f"--from {path} is not a wheel", hint=f"fdl libtorch install --from {path}"
         )
-    return local_archive(files[0], wanted)
+    if path.is_dir() and not (path / "lib").is_dir():
+        files = newest(path.resolve(), wanted, wheels_only=wheels_only)
+        if not files:
+            asked = " ".join(filter(None, ("torch", wanted.torch, wanted.variant)))
+            kind = "wheel" if wheels_only else "wheel or archive"
+            raise UsageError(
+                f"--from {path}: there is no {kind} of {asked} in this folder",
+                hint=f"python -m pip download {'=='.join(filter(None, ('torch', wanted.torch)))} "
+                f"--no-deps --dest {path}",
+            )
+        path = files[0]
+    return local(path.resolve(), wanted)
 
 
 def _as_locked(request: Request, names: Sequence[str]) -> Request:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from fdl.base.errors import LibtorchError
+from fdl.base.errors import LibtorchError, failing
+from fdl.base.files import inside
 from fdl.base.progress import Progress
 from fdl.base.shell_words import join
 from fdl.libtorch import layout, pip
@@ -57,9 +58,14 @@ class Bench:
         return room
 
     def keep(self, name: str) -> Path:
-        """A folder in :attr:`parts`, with the files of an earlier call."""
+        """A folder in :attr:`parts`, with the files of an earlier call.
+
+        Raises:
+            LibtorchError: It cannot be made, or is a link.
+        """
         kept = self.parts / name
-        kept.mkdir(parents=True, exist_ok=True)
+        with failing(f"cannot write {kept}", kind=LibtorchError):
+            Path(inside(self.parts, name)).mkdir(parents=True, exist_ok=True)
         return kept
 
 
@@ -156,15 +162,18 @@ _CUDA = re.compile(r"\blib/\w*torch_cuda")
 _SMALL = 1 << 20
 
 
-def local_archive(file: Path, wanted: Wanted) -> Source:
-    """An archive or a wheel."""
+def local(path: Path, wanted: Wanted) -> Source:
+    """An archive, a wheel, a libtorch folder, or the folder of an installed torch package.
+
+    The files of a folder are linked if the file system supports that, else copied.
+    """
     return Source(
-        shown=str(file),
-        title=file.name,
-        slot=slot("file", str(file)),
+        shown=str(path),
+        title=path.name,
+        slot=slot("file", str(path)),
         wanted=wanted,
-        expected=partial(_peek, file, wanted),
-        stage=partial(_stage_archive, file, wanted),
+        expected=partial(_peek, path, wanted),
+        stage=partial(_stage_folder if path.is_dir() else _stage_archive, path, wanted),
     )
 
 
@@ -190,7 +199,7 @@ def newest(folder: Path, wanted: Wanted, *, wheels_only: bool) -> list[Path]:
 
 
 def _peek(file: Path, wanted: Wanted) -> Contents | None:
-    """The contents of an archive, without unpacking it."""
+    """The contents of an archive, without unpacking it; None for a folder."""
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
@@ -215,21 +224,6 @@ def _peek(file: Path, wanted: Wanted) -> Contents | None:
         where=str(file),
     )
     return wanted.require(found, str(file))
-
-
-def local_folder(path: Path, wanted: Wanted) -> Source:
-    """A libtorch folder, or the folder of an installed torch package.
-
-    Its files are linked if the file system supports that, else copied.
-    """
-    return Source(
-        shown=str(path),
-        title=str(path),
-        slot=slot("file", str(path)),
-        wanted=wanted,
-        expected=lambda: None,
-        stage=partial(_stage_folder, path, wanted),
-    )
 
 
 def _stage_folder(path: Path, wanted: Wanted, bench: Bench) -> tuple[Path, Contents]:
@@ -293,10 +287,7 @@ def _stage_official(artifact: Artifact, contents: Contents, bench: Bench) -> tup
         hint = "; or ".join(filter(None, (problem.hint, f"through pip: {line}")))
         raise UnreachableError(problem.message, hint=hint) from None
     where = shown(unpacked.url)
-    if artifact.sha256:
-        bench.trust.record(artifact.path, unpacked.sha256)
-    else:
-        bench.trust.check(artifact.path, unpacked.sha256, where)
+    bench.trust.check(artifact.path, unpacked.sha256, where, proven=bool(artifact.sha256))
     if layout.installed_version(folder):
         found = layout.settle(folder, artifact.variant, where)
         Wanted(artifact.torch, artifact.variant).require(found, where)

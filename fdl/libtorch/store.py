@@ -84,14 +84,13 @@ class Store:
         """The folder of variants; it may not exist yet."""
         return self.root / FOLDER
 
-    @property
-    def cache(self) -> Path:
-        """The folder of parts of downloads and trees of builds, kept between calls.
+    def kept(self, *names: str) -> Path:
+        """A path in the folder of parts of downloads and trees of builds, kept between calls.
 
         Raises:
-            LibtorchError: It is a link.
+            LibtorchError: A part of it is a link.
         """
-        return self._own(".cache")
+        return self._own(".cache", *names)
 
     @property
     def active(self) -> Variant | None:
@@ -243,24 +242,18 @@ class Store:
                 folder = stack.enter_context(staging(parent))
             yield folder
 
-    def commit(self, staged: Path, id: str, facts: Mapping[str, str]) -> Variant:
-        """Install a staged folder as the variant ``id``; it replaces an existing one.
+    def commit(
+        self, staged: Path, id: str, facts: Mapping[str, str], place: Path | None = None
+    ) -> Variant:
+        """Move a staged folder to its place as the variant ``id``; it replaces what is there.
 
         Call it under :meth:`lock`. The folder has ``lib`` in it. The facts become the entries of
-        its ``.arch``.
+        its ``.arch``. The place is that in the store, or any other on the same file system.
 
         Raises:
             LibtorchError: The folder is not a libtorch, or cannot be moved.
         """
-        self.replace(staged, self.path(id), facts)
-        return Variant(id, str(self.path(id)), facts)
-
-    def replace(self, staged: Path, target: Path, facts: Mapping[str, str]) -> None:
-        """Move a staged folder to any place on the same file system; it replaces what is there.
-
-        Raises:
-            LibtorchError: The folder is not a libtorch, or cannot be moved.
-        """
+        target = place or self.path(id)
         require_libtorch(staged)
         lines = "".join(f"{key}={value}\n" for key, value in facts.items())
         self._make(target.parent)
@@ -275,6 +268,7 @@ class Store:
                 if os.path.lexists(old) and not os.path.lexists(target):
                     old.rename(target)
                 raise LibtorchError(f"cannot write {target}: {error.strerror}") from None
+        return Variant(id, str(target), facts)
 
     def write(self, file: Path, text: str) -> None:
         """Replace a file of the store as a whole.

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fdl.base.errors import LibtorchError
@@ -46,55 +47,47 @@ class Trust:
         """:attr:`seen` as a text for ``.arch``."""
         return "; ".join(f"{name} {digest}" for name, digest in sorted(self.seen.items()))
 
-    def check(self, name: str, sha256: str, url: str) -> None:
+    def check(self, name: str, sha256: str, url: str, *, proven: bool = False) -> None:
         """Compare a download with the earlier one; the first time, record its digest.
 
         The name does not depend on the server: a path below a base address, or a file name. The
-        message contains the ``url``.
+        message contains the ``url``. If the catalog has ``proven`` the digest, it replaces another
+        one, unless only recorded digests are taken.
 
         Raises:
             LibtorchError: The digest differs, or the file cannot be read or written.
         """
-        found = self.read().get(name)
-        known = found.sha256 if found else None
+        known = self.read().get(name)
         self.seen[name] = sha256
-        if known is None and self.locked:
-            raise LibtorchError(
-                f"{self.store.root / LOCK_FILE} has no digest of {name}",
-                hint="install it once without --locked, and commit that file",
-            )
-        if found and known == sha256:
-            note(f"{name} is the file that was recorded {found.age()}")
-        if known is not None and known != sha256:
+        if known and known.sha256 == sha256:
+            if self.locked or not proven:
+                note(f"{name} is the file that was recorded {known.age()}")
+            return
+        if known and (self.locked or not proven):
             raise LibtorchError(
                 f"{url} is not what it was before: its SHA-256 is {sha256}, "
-                f"and {self.store.root / LOCK_FILE} records {known} for {name}",
+                f"and {self._file} records {known.sha256} for {name}",
                 hint="if its publisher has really replaced it, delete the entry from that file "
                 "and type the command again",
             )
-        if known is None:
-            self.record(name, sha256)
-
-    def record(self, name: str, sha256: str) -> None:
-        """Record a digest; it replaces an earlier one.
-
-        Raises:
-            LibtorchError: The file cannot be read or written.
-        """
-        self.seen[name] = sha256
         if self.locked:
-            self.check(name, sha256, name)
-        if self.locked or not self.records:
-            return
-        file = self.store.root / LOCK_FILE
-        with self.store.hold("trust", f"writing {file}"):
-            known = self.read()
-            today = datetime.now(UTC).date()
-            same = name in known and known[name].sha256 == sha256
-            entries = known if same else {**known, name: _Entry(sha256, today)}
+            raise LibtorchError(
+                f"{self._file} has no digest of {name}",
+                hint="install it once without --locked, and commit that file",
+            )
+        if self.records:
+            self._record(name, _Entry(sha256, datetime.now(UTC).date()))
+
+    def _record(self, name: str, entry: _Entry) -> None:
+        with self.store.hold("trust", f"writing {self._file}"):
+            entries = {**self.read(), name: entry}
             files = {one: entry.as_json() for one, entry in entries.items()}
             document = {"version": _VERSION, "files": files}
-            self.store.write(file, json.dumps(document, indent=2, sort_keys=True) + "\n")
+            self.store.write(self._file, json.dumps(document, indent=2, sort_keys=True) + "\n")
+
+    @property
+    def _file(self) -> Path:
+        return self.store.root / LOCK_FILE
 
     def read(self) -> Mapping[str, _Entry]:
         """The recorded digests.
@@ -102,9 +95,8 @@ class Trust:
         Raises:
             LibtorchError: The lock file is invalid.
         """
-        file = self.store.root / LOCK_FILE
         try:
-            text = file.read_text(encoding="utf-8")
+            text = self._file.read_text(encoding="utf-8")
             document = json.loads(text)
             if document["version"] == _VERSION:
                 self._require_sha256(text, document["files"])
@@ -112,11 +104,11 @@ class Trust:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise LibtorchError(f"cannot read {file}: {error.strerror}") from None
+            raise LibtorchError(f"cannot read {self._file}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, AttributeError):
             pass
         raise LibtorchError(
-            f"{file} is not a list of digests",
+            f"{self._file} is not a list of digests",
             hint="restore it from version control, or delete it to trust what comes next",
         )
 
@@ -129,8 +121,7 @@ class Trust:
             after = text.index(f'"{others[0]}"', text.index(json.dumps(name)))
             line = text.count("\n", 0, after) + 1
             raise LibtorchError(
-                f"{self.store.root / LOCK_FILE}:{line}: {name} has "
-                f"`{others[0]}`, and fdl compares only `sha256`",
+                f"{self._file}:{line}: {name} has `{others[0]}`, and fdl compares only `sha256`",
                 hint="delete this entry, and record its SHA-256 again: fdl libtorch install",
             )
 

@@ -83,7 +83,9 @@ def render(
     if format == "cargo":
         return _cargo(variant, system)
     if format == "json":
-        return _json(variables(variant.path, system).applied_to(environ), environ)
+        # The whole value of each variable that differs; lists of folders included.
+        whole = variables(variant.path, system).applied_to(environ)
+        return json_text({name: one for name, one in whole.items() if environ.get(name) != one})
     shell = "fish" if Path(environ.get("SHELL", "")).name == "fish" else "posix"
     if format == "direnv":
         shell = "posix"
@@ -166,9 +168,3 @@ def _cargo(variant: Variant, system: str) -> str:
         ]
         lines += ["]"]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _json(after: Mapping[str, str], before: Mapping[str, str]) -> str:
-    """The variables that differ, with the whole value of each; lists of folders included."""
-    changed = {name: value for name, value in after.items() if before.get(name) != value}
-    return json_text(changed)

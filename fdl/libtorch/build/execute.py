@@ -10,14 +10,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from fdl.base.errors import BuildError, failing
 from fdl.base.files import put, text_of
@@ -44,9 +42,8 @@ _GRACE_S = ((signal.SIGINT, 15.0), (signal.SIGTERM, 5.0))
 """Signals to a process group before it is killed, and the time for each. On the first signal, ninja
 ends its compilers and deletes half-written files."""
 
-_LEFTOVER_S = 5.0
-"""Time for output after a command has ended; a compiler cache that keeps running as a server keeps
-the pipe open forever."""
+_LOOKS_EVERY_S = 0.2
+"""Time between two looks at a running command and its output."""
 
 
 class Counter:
@@ -58,19 +55,17 @@ class Counter:
         self._progress = progress
         self._largest = 0
 
-    def read(self, line: str) -> None:
-        """Read one line of output."""
-        match = self._SEEN.match(line)
-        if match is None:
-            return
-        done, total = int(match[1]), int(match[2])
-        self._largest = max(self._largest, total)
-        # Submodules run their own ninja; the total of the main one shrinks only a little.
-        if total * 2 < self._largest:
-            return
-        if total != self._progress.total:
-            self._progress.start(total, done)
-        self._progress.update(done)
+    def read(self, output: Iterable[str]) -> None:
+        """Read some lines of output."""
+        for match in filter(None, map(self._SEEN.match, output)):
+            done, total = int(match[1]), int(match[2])
+            self._largest = max(self._largest, total)
+            # Submodules run their own ninja; the total of the main one shrinks only a little.
+            if total * 2 < self._largest:
+                continue
+            if total != self._progress.total:
+                self._progress.start(total, done)
+            self._progress.update(done)
 
     def finish(self) -> None:
         """Count the last step; ninja announces a step when it begins, not when it ends."""
@@ -78,12 +73,13 @@ class Counter:
 
 
 class Journal:
-    """The log of one call, appended to that of earlier calls; a context manager."""
+    """The log of one call, appended to that of earlier calls; a context manager.
+
+    Commands write to the file themselves.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._log: TextIO | None = None
-        self._tail: deque[str] = deque(maxlen=_SHOWN_LINES)
 
     def __enter__(self) -> Self:
         with failing(f"cannot write {self._file}", _OTHER_STORE, BuildError):
@@ -91,13 +87,11 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._log is not None:
-            self._log.close()
+        self._log.close()
 
     def write(self, line: str) -> None:
         """Add a line of fdl to the log."""
-        if self._log is not None:
-            self._log.write(f"{line}\n")
+        self._log.write(f"{line}\n")
 
     def run(self, step: Step, counter: Counter | None = None) -> None:
         """Run one command to its end; the counter also reads its output.
@@ -110,85 +104,68 @@ class Journal:
             KeyboardInterrupt: The user interrupted; the whole process group has ended.
         """
         self.write(f"{time.strftime('%H:%M:%S')} $ {join(step.argv)}")
-        self._tail.clear()
-        try:
-            child = subprocess.Popen(
-                step.argv,
-                cwd=step.cwd,
-                env={**os.environ, **step.env},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                start_new_session=True,
-            )
-        except OSError as problem:
-            raise BuildError(
-                f"cannot start `{join(step.argv)}` in {step.cwd}: {problem.strerror}",
-                hint="install what is missing, then run the same command again",
-            ) from None
-        code = self._attend(child, counter)
-        if code != 0 and not step.may_fail:
-            raise self._failure(step, code)
+        with self._file.open(encoding="utf-8", errors="replace") as output:
+            begin = output.seek(0, os.SEEK_END)
+            try:
+                child = subprocess.Popen(
+                    step.argv,
+                    cwd=step.cwd,
+                    env={**os.environ, **step.env},
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as problem:
+                raise BuildError(
+                    f"cannot start `{join(step.argv)}` in {step.cwd}: {problem.strerror}",
+                    hint="install what is missing, then run the same command again",
+                ) from None
+            code = self._attend(child, output, counter)
+            if code != 0 and not step.may_fail:
+                output.seek(begin)
+                raise self._failure(step, code, deque(output, maxlen=_SHOWN_LINES))
 
-    def _attend(self, child: subprocess.Popen[str], counter: Counter | None) -> int:
-        assert child.stdout is not None  # noqa: S101 -- it was asked for
-        reader = threading.Thread(target=self._copy, args=(child.stdout, counter), daemon=True)
-        reader.start()
+    def _attend(
+        self, child: subprocess.Popen[bytes], output: TextIO, counter: Counter | None
+    ) -> int:
+        code = None
         try:
-            code = child.wait()
-            reader.join(_LEFTOVER_S)
+            while code is None:
+                with suppress(subprocess.TimeoutExpired):
+                    code = child.wait(_LOOKS_EVERY_S)
+                if counter is not None:
+                    counter.read(output)
         except KeyboardInterrupt:
-            self._stop(child, reader)
+            self._stop(child)
             raise
-        if not reader.is_alive():
-            child.stdout.close()
         return code
 
-    def _copy(self, output: IO[str], counter: Counter | None) -> None:
-        for line in output:
-            text = line.rstrip("\n")
-            self._tail.append(text)
-            try:
-                self.write(text)
-            except (OSError, ValueError):
-                # A full disk, or a closed log: the command must not wait for the log.
-                continue
-            if counter is not None:
-                counter.read(text)
-
-    def _stop(self, child: subprocess.Popen[str], reader: threading.Thread) -> None:
-        """End the whole process group; its output ends when its last process has ended."""
+    def _stop(self, child: subprocess.Popen[bytes]) -> None:
+        """End the whole process group; another interrupt sends the next signal at once."""
         for number, patience in (*_GRACE_S, (signal.SIGKILL, 1.0)):
-            try:
-                _signal_group(child, number)
-                reader.join(patience)
-            except KeyboardInterrupt:
-                continue
-            if not reader.is_alive():
-                break
+            limit = time.monotonic() + patience
+            with suppress(KeyboardInterrupt):
+                try:
+                    os.killpg(child.pid, number)
+                    while time.monotonic() < limit:
+                        time.sleep(_LOOKS_EVERY_S)
+                        child.poll()
+                        os.killpg(child.pid, 0)
+                except ProcessLookupError:
+                    break
         child.wait()
         self.write(f"{time.strftime('%H:%M:%S')} interrupted")
 
-    def _failure(self, step: Step, code: int) -> BuildError:
+    def _failure(self, step: Step, code: int, last: Iterable[str]) -> BuildError:
         ended = f"exit code {code}" if code > 0 else f"signal {-code}"
-        lines = "".join(f"\n  {line}" for line in self._tail)
+        lines = "".join(f"\n  {line.rstrip()}" for line in last)
         return BuildError(
             f"`{join(step.argv[:4])}{' …' if len(step.argv) > 4 else ''}` failed with {ended}"
             f"{'; its last lines:' if lines else ''}{lines}",
             hint=f"all output is in {self._file}; fix the cause, then run the same command "
             "again: it continues where it stopped",
         )
-
-
-def _signal_group(child: subprocess.Popen[str], number: int) -> None:
-    if sys.platform == "win32":
-        child.terminate()
-        return
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, number)
 
 
 _BUILD_LOCK = "builds/sources"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fdl.base.errors import BuildError, UsageError
 from fdl.base.files import text_of
+from fdl.base.hardware import machine
 from fdl.base.shell_words import join, quote
 from fdl.libtorch.catalog import Architecture, parse
 from fdl.libtorch.store import Store
@@ -92,22 +93,12 @@ def nvcc_version(found: Tools, archs: Sequence[Architecture]) -> str:
 
 
 def _ask_nvcc(found: Tools, question: str) -> str:
-    program = shutil.which("nvcc", path=found.path) or "nvcc"
-    try:
-        answer = subprocess.run(
-            [program, question],
-            env={**os.environ, "PATH": found.path},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError) as problem:
-        raise BuildError(
-            f"`{program} {question}` failed: {problem}", hint="reinstall the CUDA toolkit"
-        ) from None
-    return answer.stdout
+    environ = {**os.environ, "PATH": found.path}
+    answer = machine.ask(["nvcc", question], environ, patience=_PATIENCE_S)
+    if answer is None or answer.code != 0:
+        ended = f"exit code {answer.code}" if answer and answer.code is not None else "no answer"
+        raise BuildError(f"`nvcc {question}`: {ended}", hint="reinstall the CUDA toolkit")
+    return answer.text
 
 
 BackEnd = Literal["docker", "native"]
@@ -259,12 +250,13 @@ def plan(request: Request, back_end: BackEnd, store: Store, tools: Tools) -> Bui
 
     ``tools`` are those that a native build finds on this machine.
     """
-    cache, name = store.cache, request.name
-    sources, tree = cache / "pytorch", cache / f"build-{name}"
+    name = request.name
+    sources, tree = store.kept("pytorch"), store.kept(f"build-{name}")
     if back_end == "docker":
         phases, result = _docker(request, tree), tree / "libtorch"
     else:
-        phases, result = _native(request, sources, tree, tools), sources / "torch"
+        environment = store.kept("build-python")
+        phases, result = _native(request, sources, tree, environment, tools), sources / "torch"
     return BuildPlan(
         request=request,
         back_end=back_end,
@@ -272,13 +264,14 @@ def plan(request: Request, back_end: BackEnd, store: Store, tools: Tools) -> Bui
         sources=sources,
         tree=tree,
         result=result,
-        log=cache / f"build-{name}.log",
+        log=store.kept(f"build-{name}.log"),
         phases=phases,
     )
 
 
-def _native(request: Request, sources: Path, tree: Path, tools: Tools) -> tuple[Phase, ...]:
-    environment = sources.parent / "build-python"
+def _native(
+    request: Request, sources: Path, tree: Path, environment: Path, tools: Tools
+) -> tuple[Phase, ...]:
     python = environment / "bin" / "python"
     variables = {
         "TORCH_CUDA_ARCH_LIST": request.arch_list,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -20,43 +20,23 @@ from fdl.base.files import text_of
 from fdl.base.hardware import Gpu, Nvidia
 from fdl.libtorch import catalog
 from fdl.libtorch.active import read_facts
-from fdl.libtorch.catalog import Architecture, covers, driver_floor, numbers, parse
+from fdl.libtorch.catalog import Architecture, covers, driver_floor, numbers, parse, united
 from fdl.libtorch.layout import installed_version, version_facts
 from fdl.libtorch.prove.binary import Binary, Image, read
 
 _CUDA = {
-    (6, 0): "9.0",
-    (6, 1): "9.1",
-    (6, 2): "9.2",
-    (6, 3): "10.0",
-    (6, 4): "10.1",
-    (6, 5): "10.2",
-    (7, 0): "11.0",
-    (7, 1): "11.1",
-    (7, 2): "11.2",
-    (7, 3): "11.3",
-    (7, 4): "11.4",
-    (7, 5): "11.5",
-    (7, 6): "11.6",
-    (7, 7): "11.7",
-    (7, 8): "11.8",
-    (8, 0): "12.0",
-    (8, 1): "12.1",
-    (8, 2): "12.2",
-    (8, 3): "12.3",
-    (8, 4): "12.4",
-    (8, 5): "12.5",
-    (8, 6): "12.7",
-    (8, 7): "12.8",
-    (8, 8): "12.9",
-    (9, 0): "13.0",
-    (9, 1): "13.1",
+    6: "9.0 9.1 9.2 10.0 10.1 10.2",
+    7: "11.0 11.1 11.2 11.3 11.4 11.5 11.6 11.7 11.8",
+    8: "12.0 12.1 12.2 12.3 12.4 12.5 12.7 12.8 12.9",
+    9: "13.0 13.1",
 }
+"""Major version of PTX -> the CUDA versions that introduced its minor versions, from 0 on."""
 
 
 def cuda_of(isa: tuple[int, int]) -> str:
     """The CUDA version that introduced a version of PTX; empty if it is not known here."""
-    return _CUDA.get(isa, "")
+    major, minor = isa
+    return "".join(_CUDA.get(major, "").split()[minor : minor + 1])
 
 
 _LIBRARY = re.compile(r".+\.so(\.\d+)*\Z")
@@ -155,14 +135,12 @@ class Facts:
         Left out are architectures that only a few kernels have, and those that one of the deciding
         libraries cannot serve. If there is PTX, the mark ``+PTX`` is set.
         """
-        found: dict[tuple[int, int, str], Architecture] = {}
-        for image in sorted(self._general()):
-            one = image.architecture
-            if all(tally(library, one.capability).served for library in self.carriers):
-                key = (*one.capability, one.specific)
-                ptx = image.form == "ptx" or (key in found and found[key].ptx)
-                found[key] = Architecture(*key, ptx=ptx)
-        return tuple(found[key] for key in sorted(found))
+        general = (replace(one.architecture, ptx=one.form == "ptx") for one in self._general())
+        return united(
+            one
+            for one in general
+            if all(tally(library, one.capability).served for library in self.carriers)
+        )
 
     @cached_property
     def cuda(self) -> Cuda | None:

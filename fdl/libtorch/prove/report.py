@@ -85,15 +85,17 @@ class Links:
         self._known = {one.path.resolve(): one for one in libraries}
         self._visited: set[Path] = set()
         self._found: dict[str, Path | None] = {}
-        self._edges: dict[str, tuple[str, ...]] = {}
         self._first: dict[str, str] = {}
         self._needs: dict[SymbolVersion, str] = {}
+        entrance = [one for one in libraries if one.name == _ENTRANCE]
+        for one in entrance:
+            self._visit(one, ())
+        essential = set(self._found)
         for one in libraries:
             self._visit(one, ())
-        essential = self._reached()
         lost = [name for name, path in self._found.items() if path is None]
         self.missing = tuple(
-            Missing(name, self._first[name], self._first[name] in essential or not essential)
+            Missing(name, self._first[name], name in essential or not entrance)
             for name in lost
             if name not in DRIVER
         )
@@ -110,15 +112,16 @@ class Links:
         if path in self._visited:
             return
         self._visited.add(path)
-        self._edges[library.name] = library.needed
         for need in library.needs:
             self._needs.setdefault(need, library.name)
         before = () if library.runpath else (*_expand(library.rpath, path), *inherited)
         for name in library.needed:
-            self._first.setdefault(name, library.name)
             if name not in self._found:
-                self._found[name] = self._look(name, (*before, *self._user), library)
-                self._follow(name, before)
+                self._first[name] = library.name
+                found = self._look(name, (*before, *self._user), library)
+                self._found[name] = found
+                if found and not self._is_of_the_system(name, found):
+                    self._visit(self._read(found), before)
 
     def _look(self, name: str, before: Iterable[str], library: Binary) -> Path | None:
         if "/" in name:
@@ -131,30 +134,12 @@ class Links:
         places = [Path(system)] if system else [Path(one) / name for one in self._defaults]
         return next((place for place in places if _is_file(place)), None)
 
-    def _follow(self, name: str, inherited: tuple[str, ...]) -> None:
-        """Visit a found library; those of the system are skipped, because they are complete."""
-        found = self._found[name]
-        if found is None or str(found) == self._cache.get(name):
-            return
-        if str(found.parent) in self._defaults:
-            return
-        library = self._read(found)
-        self._edges[name] = library.needed
-        self._visit(library, inherited)
+    def _is_of_the_system(self, name: str, found: Path) -> bool:
+        """Whether the system provides a library, whose own needs are then met."""
+        return str(found) == self._cache.get(name) or str(found.parent) in self._defaults
 
     def _read(self, path: Path) -> Binary:
         return self._known.get(path.resolve()) or read(path)
-
-    def _reached(self) -> set[str]:
-        """Names of the libraries that loading libtorch loads; empty without a libtorch."""
-        reached: set[str] = set()
-        waiting = [_ENTRANCE] if _ENTRANCE in self._edges else []
-        while waiting:
-            name = waiting.pop()
-            if name not in reached:
-                reached.add(name)
-                waiting += [one for one in self._edges.get(name, ()) if one in self._edges]
-        return reached
 
     def _unmet(self) -> Iterable[Unmet]:
         offers: dict[Path, frozenset[str]] = {}
@@ -304,9 +289,7 @@ def _again(variant: str) -> str:
 def _of_machine(facts: Facts) -> Iterator[Problem]:
     made = facts.os, facts.processor
     ours = operating_system(), processor()
-    if not all(made):
-        return
-    if made != ours:
+    if all(made) and made != ours:
         yield Problem(
             "error",
             f"the libraries are for {machine(*made)}, this machine is {machine(*ours)}",

@@ -13,8 +13,11 @@ from typing import Any
 
 from fdl.libtorch.archive import Options
 
+LARGEST_ENDING = 22 + 0xFFFF + 20 + 56
+"""The most bytes that the records at the end of an archive take."""
+
 QUICK = Options(
-    tail=1,
+    tail=LARGEST_ENDING,
     backoff=0.005,
     stall_timeout=60,
     attempts=4,

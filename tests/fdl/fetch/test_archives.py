@@ -61,7 +61,7 @@ def test_a_file_of_this_machine_is_unpacked_and_stays(tmp_path):
     done = unpack(archive, tmp_path, sha256=sha256(archive).hexdigest())
     assert tree(tmp_path / "out") == expected(archive, everything)
     assert done.url == str(tmp_path / "a.zip")
-    assert done.files == 125
+    assert len(tree(tmp_path / "out")) == 125
     assert (tmp_path / "a.zip").read_bytes() == archive
 
 
@@ -74,13 +74,13 @@ def test_execute_bits_and_links_are_restored(tmp_path):
 
 
 def test_what_is_not_selected_is_left_out(tmp_path):
-    done = unpack(
+    unpack(
         pack(library()),
         tmp_path,
         select=lambda name: "version" if name.endswith("build-version") else None,
     )
     assert tree(tmp_path / "out") == {"version": b"2.13.0+cpu\n"}
-    assert (done.files, done.bytes) == (1, 11)
+    assert (tmp_path / "out" / "version").stat().st_size == 11
 
 
 def test_the_umask_holds(tmp_path):

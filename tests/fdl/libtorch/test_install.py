@@ -1,6 +1,7 @@
 """``fdl libtorch install`` and ``download`` from archives."""
 
 import json
+import os
 import stat
 from hashlib import sha256
 
@@ -364,6 +365,33 @@ def test_an_installed_torch_package_is_a_source_too(libtorch, store, tmp_path):
     assert (folder / "lib" / "libcudart.so.13").read_bytes() == b"the runtime"
     assert "cuda=13.0\n" in (folder / ".arch").read_text()
     assert (site / "torch" / "version.py").is_file()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs links")
+@pytest.mark.parametrize(
+    "place",
+    [
+        "downloads",
+        "downloads/archive-cpu",
+        "downloads/archive-cpu/archive",
+        "downloads/archive-cpu/archive/archive.part",
+        "downloads/archive-cpu/archive/archive.part.json",
+    ],
+)
+def test_a_link_among_the_parts_of_downloads_leads_nowhere(libtorch, store, tmp_path, place):
+    """A clone may have put it there. Old folders in `downloads` are removed otherwise."""
+    outside = tmp_path / "outside"
+    (outside / "photos").mkdir(parents=True)
+    (outside / "photos" / "old.jpg").write_text("years ago")
+    os.utime(outside / "photos" / "old.jpg", (0, 0))
+    before = everything(outside)
+    link = store / ".cache" / place
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside / "photos" / "old.jpg" if "part" in link.name else outside)
+    done = libtorch("install", "cpu", "--torch", TORCH)
+    assert (done.exit, "it is a link to" in done.err) == (1, True), done.err
+    assert everything(outside) == before
+    assert not (store / "precompiled").exists()
 
 
 def test_a_source_that_is_not_there(libtorch):

@@ -149,7 +149,8 @@ def test_a_digest_of_another_algorithm_is_refused_with_its_line(libtorch, home):
 def test_files_on_disk_are_not_locked(wheels, tmp_path):
     wheel = next((tmp_path / "wheels").glob("torch-2.14.1+cpu*"))
     for words in (["--from", str(wheel)], ["--source", str(wheel)],
-                  ["--from", str(wheel.parent)]):  # fmt: skip
+                  ["--from", str(wheel.parent)], ["--from", str(wheel), "--source", "wheel"],
+                  ["--from", str(wheel), "--source", "archive"]):  # fmt: skip
         done = wheels("--locked", *words)
         assert (done.exit, "a file on disk is not in it" in done.err) == (2, True), done.err
 

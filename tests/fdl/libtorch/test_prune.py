@@ -8,11 +8,11 @@ import time
 import pytest
 
 from fdl.libtorch.install import install
-from fdl.libtorch.sources import Wanted, local_archive
+from fdl.libtorch.sources import Wanted, local
 from fdl.libtorch.store import Store
 from tests.fdl.libtorch.archives import torch_wheel
 
-JOURNAL = '{"source": "", "validator": "", "length": 9, "begin": 0}'
+JOURNAL = '{"validator": "", "length": 9, "begin": 0}'
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def part(at):
     """Write the part of a download: ``part("url-1", JOURNAL)``; without a journal for None."""
 
     def make(slot, journal, days=0):
-        folder = at.cache / "downloads" / slot / "archive"
+        folder = at.kept("downloads", slot, "archive")
         folder.mkdir(parents=True)
         file = folder / "archive.part"
         file.write_bytes(b"12345")
@@ -42,12 +42,12 @@ def part(at):
 def install_other(at, tmp_path):
     """Install something that needs none of the parts."""
     wheel = torch_wheel(tmp_path / "wheels", "2.14.1+cpu")
-    return lambda: install(at, local_archive(wheel, Wanted()), activate=False)
+    return lambda: install(at, local(wheel, Wanted()), activate=False)
 
 
 def test_an_installation_keeps_only_parts_that_a_later_call_can_use(at, part, install_other):
     kept = part("url-kept", JOURNAL, days=29)
-    wheels = at.cache / "downloads/wheel-cpu/torch-2.14.1"
+    wheels = at.kept("downloads", "wheel-cpu", "torch-2.14.1")
     wheels.mkdir(parents=True)
     (wheels / "torch-2.14.1.whl").write_bytes(b"whole")
     torn = part("torn-journal", JOURNAL[:-5])

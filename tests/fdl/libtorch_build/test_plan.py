@@ -66,6 +66,22 @@ def test_dry_run_of_a_native_build_prints_commands_for_a_shell(fdl: Fdl, tmp_pat
     assert not home.exists()
 
 
+@pytest.mark.parametrize("name", ["pytorch", "build-sm86", "build-sm86.log", "build-python"])
+def test_a_link_among_the_files_of_builds_leads_nowhere(
+    fdl: Fdl, tmp_path: Path, name: str
+) -> None:
+    """A clone may have put it there."""
+    link = tmp_path / "home" / "libtorch" / ".cache" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path)
+    env = {"FLODL_HOME": str(tmp_path / "home")}
+
+    done = fdl("libtorch", "build", "--archs", "8.6", "--native", "-n", env=env)
+
+    assert (done.exit, done.out) == (1, "")
+    assert f"{link}: it is a link to {tmp_path}" in done.err
+
+
 def test_the_cards_of_the_machine_are_built_for(fdl: Fdl, tmp_path: Path) -> None:
     cards = [card("12.0"), card("6.1", bus=2), card("6.1", bus=3), card("8.6", bus=4)]
     env = {**nvidia(tmp_path / "nvidia", cards), "FLODL_HOME": str(tmp_path / "home")}

@@ -158,6 +158,19 @@ def test_what_libtorch_does_not_load_itself_is_missed_less(tmp_path):
 
 
 @linux
+def test_what_libtorch_and_another_library_need_is_missed_as_libtorch_misses_it(tmp_path):
+    source = written(tmp_path, "c.c", "int one() { return 1; }")
+    gone = compile_library(tmp_path / "libgone.so", source)
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    for name in ("libextra.so", "libtorch.so"):
+        compile_library(lib / name, "-Wl,--no-as-needed", gone)
+    gone.unlink()
+    found = Links(facts_of(tmp_path).libraries, {})
+    assert found.missing == (Missing("libgone.so", "libtorch.so", essential=True),)
+
+
+@linux
 def test_a_symbol_version_that_the_library_found_does_not_have_is_unmet(tmp_path):
     source = written(tmp_path, "c.cpp", 'extern "C" int one() { return 1; }')
     user = written(tmp_path, "user.cpp", 'extern "C" int one(); int two() { return one() + 1; }')
