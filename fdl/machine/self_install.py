@@ -49,7 +49,7 @@ def link_path() -> Path:
 
 
 def install(environ: Mapping[str, str], *, dry_run: bool = False) -> str:
-    """Link the path to this fdl, and say so; a dry run only finds out whether that is possible.
+    """Link the path to this fdl, and say so; a dry run only checks whether that is possible.
 
     Raises:
         FdlError: Something else stands there, there is no program to link to, the system has no
