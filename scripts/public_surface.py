@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import fdl
 from fdl.cli.builtin_table import TABLE
 from fdl.manifest import json_schema
-from fdl.scaffold.api_ref.scan import FUNCTIONS, Entry, Signature, scan
-from fdl.scaffold.api_ref.select import public
+from fdl.scaffold.api_ref.scan import members, scan
+from fdl.scaffold.api_ref.select import public, sig, traits
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docs" / "reference" / "public.json"
@@ -103,37 +103,27 @@ def _names_of_flodl() -> dict[str, str]:
             if isinstance(statement, ast.ImportFrom) and statement.module:
                 found |= {f"{package}.{one.name}": "value" for one in statement.names}
     reference = scan(ROOT / "flodl")
-    classes = {one.name: one for one in reference.entries if not one.name.endswith(FUNCTIONS)}
+    classes = {one.name: one for one in reference.names if one.is_class}
     shown = []
     for one in public(reference):
-        if one.signature is not None:
-            found[one.path] = one.signature.sig
+        if one.is_class:
+            shown.append((one.path, one))
         else:
-            shown.append((one.path, one.entry))
-    seen = {entry.name for _, entry in shown}
+            found[one.path] = sig(one)
+    seen = {one.name for _, one in shown}
     # A class that a public method returns is public, too: `Trainer.builder(…)` returns a builder.
     while shown:
-        path, entry = shown.pop()
-        found[path] = f"class({', '.join(entry.traits)})"
-        for member in _members(entry, classes):
-            found[f"{path}.{member.name}"] = member.sig
-            for name in re.findall(r"\w+", member.sig.rpartition(" -> ")[2]):
-                if name in classes and name not in seen and " -> " in member.sig:
+        path, one = shown.pop()
+        found[path] = f"class({', '.join(traits(one))})"
+        for member in members(one):
+            used = found[f"{path}.{member.name}"] = sig(member)
+            for name in re.findall(r"\w+", used.rpartition(" -> ")[2]):
+                if name in classes and name not in seen and " -> " in used:
                     seen.add(name)
-                    module = classes[name].module
+                    place = classes[name].path
                     # Where a class lies that no package exports is not promised.
-                    place = f"{module}." if module.count(".") < 2 else ""
-                    shown.append((f"{place}{name}", classes[name]))
+                    shown.append((place if place.count(".") <= 2 else name, classes[name]))
     return found
-
-
-def _members(entry: Entry, classes: Mapping[str, Entry]) -> Iterator[Signature]:
-    """Members of a class and of the classes that it inherits, the nearest last."""
-    for base in entry.traits:
-        name = base.partition("[")[0]
-        if name in classes and name != entry.name:
-            yield from (one for one in _members(classes[name], classes) if one.name != "__init__")
-    yield from (*entry.constructors, *entry.methods)
 
 
 def _commands() -> Iterator[tuple[str, str]]:

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 import fdl
-from fdl.scaffold.api_ref.scan import scan
-from fdl.scaffold.api_ref.select import public
+from fdl.scaffold.api_ref.scan import file_of, scan
+from fdl.scaffold.api_ref.select import doc, public
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -48,13 +48,13 @@ def names() -> dict[str, dict[str, str]]:
     """Group -> dotted path of each public name -> its first line."""
     found: dict[str, dict[str, str]] = {group: {} for group in GROUPS}
     for one in public(scan(ROOT / "flodl")):
-        part = one.entry.file.split("/")[1]
+        part = file_of(one).split("/")[1]
         group = _OF_FOLDER.get(part, part)
-        found[group if group in GROUPS else "other"][one.path] = one.doc
+        found[group if group in GROUPS else "other"][one.path] = doc(one)
     for name in fdl.__all__:
         if not name.startswith("_"):
-            doc = getattr(fdl, name).__doc__ or ""
-            found["fdl"][f"fdl.{name}"] = doc.strip().partition("\n")[0]
+            text = getattr(fdl, name).__doc__ or ""
+            found["fdl"][f"fdl.{name}"] = text.strip().partition("\n")[0]
     return found
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import diagnose_schema
 import python_pages
 
 from fdl.base.output import Palette
 from fdl.cli import builtins
 from fdl.cli.help import render
-from fdl.machine.report import schema_as_json
 from fdl.manifest import json_schema as manifest
 from fdl.manifest.builtins import BUILTINS
 from fdl.plan.generate import FIELDS
@@ -137,7 +137,7 @@ def main() -> int:
         "manifest.md": manifest_page(),
         "python.md": python_pages.index(),
         "fdl.schema.json": manifest.as_json(),
-        "diagnose.schema.json": schema_as_json(),
+        "diagnose.schema.json": diagnose_schema.as_json(),
     }
     for name, text in files.items():
         file = FOLDER / name

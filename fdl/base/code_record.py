@@ -9,12 +9,9 @@ import sys
 import threading
 import time
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from fdl.base.secrets import REDACTED, is_secret, is_secret_name, masked, typed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MOST_BYTES = 1 << 20
 _MOST_FILE_BYTES = 1 << 18
@@ -55,7 +52,7 @@ def code_changes(program: Path, runs: Path | None = None) -> str:
         program: The file of the program that runs.
         runs: Folder of all runs; nothing in it is source code.
     """
-    top = _repository_of(program)
+    top = next((one for one in program.parents if (one / ".git").exists()), None)
     if top is None:
         return ""
     git = _Git(top, time.monotonic() + MOST_SECONDS)
@@ -70,7 +67,8 @@ def code_changes(program: Path, runs: Path | None = None) -> str:
         text = data.decode("utf-8", "replace")
         if len(data) == MOST_BYTES:
             text = text[: text.rfind("\n") + 1]  # half a line may hide a secret from the rules
-        pieces += [_redacted_section(section) for section in _sections(text)]
+        files = re.split(r"^(?=diff --git )", text, flags=re.MULTILINE)
+        pieces += [_redacted_section(section) for section in files if section]
     pieces += _untracked(git, top, runs, MOST_BYTES - sum(map(len, pieces)))
     head = [
         "# flodl code 1",
@@ -88,11 +86,6 @@ def running_program() -> Path | None:
         return None
     path = Path(file).resolve()
     return path if path.is_file() else None
-
-
-def _repository_of(program: Path) -> Path | None:
-    """Return the top folder of the git work tree around a file; None if there is none."""
-    return next((one for one in program.parents if (one / ".git").exists()), None)
 
 
 def redacted_source(text: str, suffix: str) -> str:
@@ -164,13 +157,6 @@ class _Git:
         elif len(data) > most > 1:
             self.cut = f"{most >> 10} KiB"
         return data[:most]
-
-
-def _sections(text: str) -> Iterator[str]:
-    """Cut the output of ``git diff`` into the parts of its files."""
-    for part in re.split(r"(?m)^(?=diff --git )", text):
-        if part:
-            yield part
 
 
 def _redacted_section(section: str) -> str:

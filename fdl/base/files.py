@@ -327,16 +327,25 @@ def append_bytes(path: Path, data: bytes) -> None:
     flags = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags)
     try:
-        before = os.fstat(descriptor).st_size
-        left = memoryview(data)
-        try:
-            while left:
-                left = left[os.write(descriptor, left) :]
-        except OSError:
-            os.ftruncate(descriptor, before)
-            raise
+        extend(descriptor, data)
     finally:
         os.close(descriptor)
+
+
+def extend(descriptor: int, data: bytes) -> None:
+    """Add bytes at the end of a file open to append; a failure removes what was already added.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    before = os.fstat(descriptor).st_size
+    left = memoryview(data)
+    try:
+        while left:
+            left = left[os.write(descriptor, left) :]
+    except OSError:
+        os.ftruncate(descriptor, before)
+        raise
 
 
 def _masked(text: str) -> bytes:
@@ -411,6 +420,16 @@ def text_of(path: str | Path, errors: str = "replace") -> str:
         return read_text(path, errors)
     except (OSError, ValueError):
         return ""
+
+
+def toml_of(file: Path) -> dict[str, Any]:
+    """The content of a TOML file; empty if it cannot be read."""
+    import tomllib
+
+    try:
+        return tomllib.loads(text_of(file))
+    except (ValueError, RecursionError):
+        return {}
 
 
 def names(folder: Path) -> list[str]:

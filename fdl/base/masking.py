@@ -27,11 +27,10 @@ from fdl.base.secrets import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, TypeVar
 
     Data = TypeVar("Data")
-    from collections.abc import Sequence
 
 PLAN_VARIABLE = "FDL_PLAN"
 """Carries the plan of ``fdl`` to the started program, as JSON."""
@@ -99,8 +98,21 @@ class Mask:
         A value is known from then on, so its copies in other places are masked.
         """
         self._settle()
-        self.add(self._named(value))
-        return self._data(value, "")  # type: ignore[no-any-return]
+        named: list[str] = []
+
+        def learned(leaf: Any, name: str) -> Any:
+            if isinstance(leaf, str) and leaf != REDACTED and self._hides(name, leaf):
+                named.append(leaf)
+            return leaf
+
+        def shown(leaf: Any, name: str) -> Any:
+            if self._hides(name, leaf):
+                return REDACTED
+            return self.text(leaf) if isinstance(leaf, str) else leaf
+
+        _mapped(value, learned, str)
+        self.add(named)
+        return _mapped(value, shown, self.text)  # type: ignore[no-any-return]
 
     def texts(self, value: Data) -> Data:
         """The same for every text of JSON data or of a record, whatever it is called."""
@@ -119,29 +131,6 @@ class Mask:
             for place, char in enumerate(form[:-1])
             if char == " "
         )
-
-    def _data(self, value: Any, name: str) -> Any:
-        if isinstance(value, dict):
-            return {
-                self.text(str(key)): self._data(item, _below(str(key), name))
-                for key, item in value.items()
-            }
-        if isinstance(value, list | tuple):
-            return [self._data(item, name) for item in value]
-        if self._hides(name, value):
-            return REDACTED
-        return self.text(value) if isinstance(value, str) else value
-
-    def _named(self, value: Any, name: str = "") -> Iterator[str]:
-        """The texts under secret names in JSON data."""
-        if isinstance(value, dict):
-            for key, item in value.items():
-                yield from self._named(item, _below(str(key), name))
-        elif isinstance(value, list | tuple):
-            for item in value:
-                yield from self._named(item, name)
-        elif isinstance(value, str) and value != REDACTED and self._hides(name, value):
-            yield value
 
     def _hides(self, name: str, value: Any) -> bool:
         plain = plain_name(name)
@@ -224,6 +213,30 @@ class Stream:
         return text.encode("utf-8", "surrogateescape")
 
 
+def _mapped(value: Any, leaf: Callable[[Any, str], Any], key: Callable[[str], str]) -> Any:
+    """JSON data with other leaves and keys; a leaf is given with the name that decides about it.
+
+    It does not call itself, because data from elsewhere may be nested deeper than calls may be.
+    """
+    top: list[Any] = [value]
+    waiting: list[tuple[Any, Any, str]] = [(top, 0, "")]
+    while waiting:
+        holder, place, name = waiting.pop()
+        old = holder[place]
+        made: Any = None
+        if isinstance(old, dict):
+            made = {}
+            for word, item in old.items():
+                shown = key(str(word))
+                made[shown] = item
+                waiting.append((made, shown, _below(str(word), name)))
+        elif isinstance(old, list | tuple):
+            made = list(old)
+            waiting += [(made, number, name) for number in range(len(made))]
+        holder[place] = leaf(old, name) if made is None else made
+    return top[0]
+
+
 def _below(key: str, name: str) -> str:
     """The name that decides about a value: the record of a setting keeps that of the setting."""
     if key in ("origin", "field"):
@@ -286,7 +299,7 @@ class HandedDown:
 
             try:
                 self._read(json.loads(text))
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 # Another program may have written it.
                 return
 

@@ -55,11 +55,6 @@ def offer(folder: str) -> None:
     os.close(os.open(os.path.join(folder, _UNCLAIMED), os.O_WRONLY | os.O_CREAT, 0o666))
 
 
-def withdraw(folder: str) -> None:
-    """From now on nobody can take the folder over."""
-    claim(folder)
-
-
 def claim(folder: str) -> bool:
     """Whether the caller is the one that takes the folder over, or says where its own is."""
     try:

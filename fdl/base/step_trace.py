@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from fdl.base.files import open_own
+from fdl.base.files import extend, open_own
 from fdl.base.masking import KNOWN
 
 if TYPE_CHECKING:
@@ -76,14 +76,31 @@ class Batches(NamedTuple):
     """Number of the first of them in the session."""
     epoch: int
     step: int
+    """The step of the first of them, counted from 1."""
     start: int
+    """Place of its first sample in the order of the epoch."""
     size: int
     stride: int
-    many: int
+    many: int = 0
     """0: until the next record of this kind."""
-    place: int
-    parts: int
-    flags: int
+    place: int = 0
+    parts: int = 1
+    """Batches of each step."""
+    flags: int = 0
+
+    def joined(self, other: Batches) -> Batches | None:
+        """These batches and a single one behind them; None if that does not fit."""
+        gap = other.start - (self.start + (self.many - 1) * self.stride)
+        fits = (
+            (other.epoch, other.size, other.parts) == (self.epoch, self.size, self.parts)
+            and other.step == self.step + self.many // self.parts
+            and (gap == self.stride or (self.many == 1 and gap > 0))
+        )
+        return self._replace(stride=gap, many=self.many + 1) if fits else None
+
+
+UNNUMBERED = 1
+"""Flag of batches whose samples have no numbers."""
 
 
 class Digest(NamedTuple):
@@ -244,12 +261,10 @@ class TraceFile:
     """
 
     def __init__(self, path: Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_BINARY", 0)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_BINARY", 0)
         self._descriptor = os.open(path, flags, 0o666)
         length = whole_length(path.read_bytes())
         os.ftruncate(self._descriptor, length)
-        os.lseek(self._descriptor, length, os.SEEK_SET)
-        self._length = length
         self._lock = Lock()
         if not length:
             self._write(MAGIC)
@@ -283,26 +298,9 @@ class TraceFile:
             data = zlib.compress(piece.tobytes(), 1) if packed else piece.tobytes()
             self._add(b"I", _PIECE.pack(epoch, start, len(piece), width, packed) + data)
 
-    def batches(
-        self,
-        number: int,
-        epoch: int,
-        step: int,
-        start: int,
-        size: int,
-        *,
-        stride: int,
-        count: int = 0,
-        place: int = 0,
-        parts: int = 1,
-        numbered: bool = True,
-    ) -> None:
-        """Write which batches follow; the reference of the format describes the arguments."""
-        flags = 0 if numbered else 1
-        self._add(
-            b"B",
-            _BATCHES.pack(number, epoch, step, start, size, stride, count, place, parts, flags),
-        )
+    def batches(self, batches: Batches) -> None:
+        """Write which batches follow; the reference of the format describes the fields."""
+        self._add(b"B", _BATCHES.pack(*batches))
 
     def losses(self, number: int, values: Sequence[float]) -> None:
         """Write the losses of consecutive batches."""
@@ -335,62 +333,8 @@ class TraceFile:
         self._write(record + _CRC.pack(zlib.crc32(record)))
 
     def _write(self, data: bytes) -> None:
-        left = memoryview(data)
         with self._lock:
-            try:
-                while left:
-                    left = left[os.write(self._descriptor, left) :]
-            except OSError:
-                os.ftruncate(self._descriptor, self._length)
-                raise
-            self._length += len(data)
-
-
-@final
-class Stretch:
-    """Equally spaced batches of one rank.
-
-    Args:
-        number: Number of the first of them in the session.
-        epoch: Counted from 0.
-        step: The step of the first of them, counted from 1.
-        start: Place of its first sample in the order of the epoch.
-        size: Samples of each batch.
-        parts: Batches of each step.
-    """
-
-    def __init__(
-        self, number: int, epoch: int, step: int, start: int, size: int, parts: int
-    ) -> None:
-        self._number, self._epoch, self._step = number, epoch, step
-        self._start, self._size, self._parts = start, size, parts
-        self._stride, self._count = size, 1
-
-    def takes(self, epoch: int, step: int, start: int, size: int, parts: int) -> bool:
-        """Add the next batch; return False if it does not fit."""
-        gap = start - (self._start + (self._count - 1) * self._stride)
-        fits = (
-            (epoch, size, parts) == (self._epoch, self._size, self._parts)
-            and step == self._step + self._count // parts
-            and (gap == self._stride or (self._count == 1 and gap > 0))
-        )
-        if fits:
-            self._stride = gap
-            self._count += 1
-        return fits
-
-    def write(self, file: TraceFile) -> None:
-        """Write it as one record."""
-        file.batches(
-            self._number,
-            self._epoch,
-            self._step,
-            self._start,
-            self._size,
-            stride=self._stride,
-            count=self._count,
-            parts=self._parts,
-        )
+            extend(self._descriptor, data)
 
 
 def whole_length(data: bytes) -> int:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from typing import Literal
 
 from fdl.base.compose_file import COMPOSE_FILES
 from fdl.base.errors import LibtorchError, failing
-from fdl.base.files import inside, put_own, staging, subfolders, text_of
+from fdl.base.files import inside, put_own, staging, subfolders, text_of, toml_of
 from fdl.base.output import note
 from fdl.libtorch.active import (
     FOLDER,
@@ -359,12 +358,10 @@ def _has_lock(folder: Path) -> bool:
 
 
 def _depends_on_flodl(folder: Path) -> bool:
-    try:
-        document = tomllib.loads(text_of(folder / "pyproject.toml"))
-        wanted = document.get("project", {}).get("dependencies", [])
-    except (ValueError, AttributeError):
-        return False
-    return any(_is_on_flodl(one) for one in wanted if isinstance(one, str))
+    project = toml_of(folder / "pyproject.toml").get("project")
+    wanted = project.get("dependencies") if isinstance(project, dict) else None
+    listed = wanted if isinstance(wanted, list) else []
+    return any(_is_on_flodl(one) for one in listed if isinstance(one, str))
 
 
 def _is_on_flodl(requirement: str) -> bool:

@@ -163,16 +163,19 @@ def oldest_cuda() -> str:
     return min(known, key=catalog.numbers)
 
 
-def runs_under(nvidia: Nvidia, cuda: str, *, wsl: bool) -> bool:
-    """Whether the driver is new enough for a CUDA version; in WSL2 it is that of Windows."""
-    on = "windows" if wsl or sys.platform == "win32" else "linux"
-    return catalog.runs_under(nvidia.driver, cuda, on)
+def _runs_under(facts: Facts, cuda: str) -> bool:
+    """Whether the driver is new enough for a CUDA version."""
+    return catalog.runs_under(facts.nvidia.driver, cuda, _system_of_driver(facts))
 
 
-def driver_floor(cuda: str, *, wsl: bool) -> str:
+def _driver_floor(facts: Facts, cuda: str) -> str:
     """The oldest driver that runs a CUDA version; empty if unknown."""
-    on = "windows" if wsl or sys.platform == "win32" else "linux"
-    return catalog.driver_floor(cuda, on) or ""
+    return catalog.driver_floor(cuda, _system_of_driver(facts)) or ""
+
+
+def _system_of_driver(facts: Facts) -> str:
+    """In WSL2 the driver is that of Windows."""
+    return "windows" if facts.system.wsl or sys.platform == "win32" else "linux"
 
 
 _ORDER_OF_SEVERITY = ("error", "warning", "info")
@@ -260,7 +263,7 @@ def _of_driver(facts: Facts) -> Iterator[Finding]:
     if not facts.nvidia.counted or (active and active.cuda) or (torch and torch.cuda):
         return
     cuda = oldest_cuda()
-    if not runs_under(facts.nvidia, cuda, wsl=facts.system.wsl):
+    if not _runs_under(facts, cuda):
         newest = f" (CUDA {facts.nvidia.cuda})" if facts.nvidia.cuda else ""
         yield _finding(
             "driver-without-pytorch",
@@ -271,7 +274,7 @@ def _of_driver(facts: Facts) -> Iterator[Finding]:
 
 
 def _update(facts: Facts, cuda: str) -> str:
-    floor = driver_floor(cuda, wsl=facts.system.wsl)
+    floor = _driver_floor(facts, cuda)
     place = " in Windows" if facts.system.wsl else ""
     place = place or (" of the host" if facts.system.container else "")
     return f"update the NVIDIA driver{place} to {floor} or newer"
@@ -336,7 +339,7 @@ def _of_torch(facts: Facts) -> Iterator[Finding]:
     torch = facts.environment.torch
     if torch is None or not facts.nvidia.counted:
         return
-    if not torch.cuda and not runs_under(facts.nvidia, oldest_cuda(), wsl=facts.system.wsl):
+    if not torch.cuda and not _runs_under(facts, oldest_cuda()):
         # No other torch could use the GPUs before the driver is updated, which is found above.
         return
     if not torch.cuda:
@@ -354,11 +357,10 @@ def _of_torch(facts: Facts) -> Iterator[Finding]:
 
 
 def _of_driver_age(facts: Facts, cuda: str, kind: str, who: str, cure: str) -> Iterator[Finding]:
-    wsl = facts.system.wsl
-    if not runs_under(facts.nvidia, cuda, wsl=wsl):
+    if not _runs_under(facts, cuda):
         yield _finding(
             kind,
-            f"{who} needs CUDA {cuda} and with it driver {driver_floor(cuda, wsl=wsl)} or newer; "
+            f"{who} needs CUDA {cuda} and with it driver {_driver_floor(facts, cuda)} or newer; "
             f"this one is {facts.nvidia.driver}",
             cure,
         )

@@ -1,21 +1,15 @@
-"""The report of ``fdl diagnose``: its document, how it is made from facts, and its text.
-
-The reference's JSON Schema is made from the classes of the document.
-"""
+"""The report of ``fdl diagnose``: its document and its text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fdl.base.output import json_text
 from fdl.base.tables import TROUBLE, headed, pairs
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Record(BaseModel):
@@ -182,38 +176,6 @@ class Report(_Record):
     """
     findings: list[Finding]
     """Errors first, then warnings, then information."""
-
-    @property
-    def needs_attention(self) -> bool:
-        """Whether there is an error among the findings."""
-        return any(one.severity == "error" for one in self.findings)
-
-    def as_json(self) -> str:
-        """The document as text, ending in a newline."""
-        return json_text(self.model_dump())
-
-
-def schema_as_json() -> str:
-    """The JSON Schema of the document as text, ending in a newline."""
-    made = {
-        "$schema": DIALECT,
-        **_untitled(Report.model_json_schema(mode="serialization")),
-        "title": "fdl diagnose --json",
-    }
-    return json_text(made)
-
-
-def _untitled(schema: Any) -> Any:
-    """A schema without titles that only repeat its keys, and with each text on one line."""
-    if isinstance(schema, list):
-        return [_untitled(item) for item in schema]
-    if isinstance(schema, dict):
-        return {
-            key: " ".join(value.split()) if key == "description" else _untitled(value)
-            for key, value in schema.items()
-            if key != "title" or not isinstance(value, str)
-        }
-    return schema
 
 
 _VERDICTS = {

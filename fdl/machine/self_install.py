@@ -9,12 +9,10 @@ import os
 import sys
 import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from fdl.base.errors import FdlError, failing
-from fdl.base.files import text_of
+from fdl.base.files import staging, text_of
 from fdl.base.shell_words import join, quote
 from fdl.machine.completion import home_folder, shell_of, start_file
 
@@ -41,109 +39,52 @@ def upgrade_command() -> str:
     return join([sys.executable, "-m", "pip", "install", "--upgrade", "flodl"])
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The path, and what occupies it.
-
-    Attributes:
-        path: Where ``fdl`` is to stand.
-        script: The ``fdl`` that the installer of this Python has made.
-        kind: ``free``; ``this``, which starts the running fdl; ``link``, to the fdl of another
-            virtual environment; ``foreign``, anything else.
-    """
-
-    path: Path
-    script: Path
-    kind: Literal["free", "this", "link", "foreign"]
-
-    @property
-    def shown(self) -> str:
-        """The path with ``~`` for the home folder."""
-        return f"~/{self.path.relative_to(Path.home()).as_posix()}"
-
-
-def look() -> Place:
-    """What stands where ``fdl`` belongs.
+def link_path() -> Path:
+    """Where ``fdl`` is to stand.
 
     Raises:
-        FdlError: The user has no home folder, or the path cannot be read.
+        FdlError: The user has no home folder.
     """
-    home = home_folder(os.environ)
-    name = "fdl.exe" if os.name == "nt" else "fdl"
-    schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
-    scripts = [Path(sysconfig.get_path("scripts", scheme), name) for scheme in schemes]
-    script = next((path for path in scripts if path.is_file()), scripts[0])
-    path = home / ".local" / "bin" / name
-    with failing(f"{path} cannot be read", "check its permissions"):
-        if not os.path.lexists(path):
-            return Place(path, script, "free")
-        if path.exists() and script.exists() and path.samefile(script):
-            return Place(path, script, "this")
-        return Place(path, script, "link" if _leads_to_an_fdl(path) else "foreign")
+    return home_folder(os.environ) / ".local" / "bin" / ("fdl.exe" if os.name == "nt" else "fdl")
 
 
-def install(place: Place, environ: Mapping[str, str], *, dry_run: bool = False) -> list[str]:
-    """Let the place start this fdl; the lines to tell the user.
-
-    Raises:
-        FdlError: As :func:`link` does.
-    """
-    if place.kind == "this":
-        line = f"{place.shown} starts this fdl already."
-    else:
-        link(place, dry_run=dry_run)
-        line = f"{'Would link' if dry_run else 'Linked'} {place.shown} to {place.script}."
-    hint = path_hint(place, environ)
-    return [line, hint] if hint else [line]
-
-
-def link(place: Place, *, dry_run: bool = False) -> None:
-    """Link the place to this fdl; with ``dry_run``, only find out whether that is possible.
+def install(environ: Mapping[str, str], *, dry_run: bool = False) -> str:
+    """Link the path to this fdl, and say so; a dry run only checks whether that is possible.
 
     Raises:
         FdlError: Something else stands there, there is no program to link to, the system has no
             such links, or the folder cannot be written.
     """
-    path, script = place.path, place.script
+    path = link_path()
+    shown = f"~/.local/bin/{path.name}"
+    schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
+    scripts = [Path(sysconfig.get_path("scripts", scheme), path.name) for scheme in schemes]
+    script = next((one for one in scripts if one.is_file()), scripts[0])
+    hint = _path_hint(path.parent, environ)
+    with failing(f"{path} cannot be read", "check its permissions"):
+        if path.exists() and script.exists() and path.samefile(script):
+            return f"{shown} starts this fdl already.\n{hint}"
+        is_foreign = os.path.lexists(path) and not _leads_to_an_fdl(path)
     if os.name == "nt":
         raise FdlError(
             "links need administrator rights on Windows",
             hint=f'add {script.parent} to your Path: Settings, "Edit environment variables"',
         )
-    if place.kind == "foreign":
+    if is_foreign:
         raise FdlError(
             f"{path} is another program, which `fdl install` has not put there; it stays as it is",
-            hint=f"move it away and try again: mv {place.shown} {place.shown}.old",
+            hint=f"move it away and try again: mv {shown} {shown}.old",
         )
     if not script.is_file():
         raise FdlError(f"there is no {script} to link to", hint="install fdl: pip install flodl")
     if dry_run:
-        return
-    temporary = path.with_name(f".fdl.{os.getpid()}.tmp")
+        return f"Would link {shown} to {script}.\n{hint}"
     with failing(f"{path} cannot be written", "check the permissions of its folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.symlink_to(script)
-        try:
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def path_hint(place: Place, environ: Mapping[str, str]) -> str:
-    """What to type so that the shell finds the link; empty if it does."""
-    folder = place.path.parent
-    for entry in environ.get("PATH", "").split(os.pathsep):
-        if entry and os.path.realpath(Path(entry).expanduser()) == os.path.realpath(folder):
-            return ""
-    missing = f"{folder} is not on your PATH."
-    shell = shell_of(environ)
-    if shell == "fish":
-        return f"{missing} Type, once:\n  fish_add_path {quote(str(folder))}"
-    if not shell:
-        return f"{missing} Add it in the start-up file of your shell."
-    line = f'export PATH="{folder}:$PATH"'
-    file = quote(str(start_file(shell, environ)))
-    return f"{missing} Type, then open a new shell:\n  echo {quote(line)} >> {file}"
+        with staging(path.parent) as folder:
+            (folder / path.name).symlink_to(script)
+            (folder / path.name).replace(path)
+    return f"Linked {shown} to {script}.\n{hint}"
 
 
 def _leads_to_an_fdl(path: Path) -> bool:
@@ -158,3 +99,19 @@ def _leads_to_an_fdl(path: Path) -> bool:
     is_fdl = target.name == path.name and target.parent.name in ("bin", "Scripts")
     is_environment = (prefix / "pyvenv.cfg").is_file() or not prefix.exists()
     return is_fdl and is_environment and not _manager(prefix)
+
+
+def _path_hint(folder: Path, environ: Mapping[str, str]) -> str:
+    """What to type so that the shell finds programs of a folder; empty if it does."""
+    entries = filter(None, environ.get("PATH", "").split(os.pathsep))
+    if folder.resolve() in (Path(entry).expanduser().resolve() for entry in entries):
+        return ""
+    shell = shell_of(environ)
+    line = f'export PATH="{folder}:$PATH"'
+    how = "Add it in the start-up file of your shell."
+    if shell == "fish":
+        how = f"Type, once:\n  fish_add_path {quote(str(folder))}"
+    elif shell:
+        file = quote(str(start_file(shell, environ)))
+        how = f"Type, then open a new shell:\n  echo {quote(line)} >> {file}"
+    return f"{folder} is not on your PATH. {how}\n"

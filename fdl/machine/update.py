@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 from fdl.base import output
 from fdl.base.cache_folder import cache_folder
@@ -51,10 +52,8 @@ def at_exit(invocation: Invocation, *, in_container: bool | None = None) -> None
     if is_quiet or shows_text or is_off or not sys.stderr.isatty():
         return
     if not (os.path.exists("/.dockerenv") if in_container is None else in_container):
-        try:
+        with suppress(OSError):
             _daily(str(cache_folder() / "latest-version"))
-        except OSError:
-            return
 
 
 def _daily(file: str) -> None:
@@ -106,12 +105,10 @@ def main(file: str, address: str) -> None:
     import httpx2
     from packaging.version import Version
 
-    agent = {"User-Agent": f"fdl/{__version__}"}
-    try:
-        answer = httpx2.get(address, headers=agent)
+    nonsense = (httpx2.HTTPError, OSError, ValueError, LookupError, TypeError, RecursionError)
+    with suppress(*nonsense):
+        answer = httpx2.get(address, headers={"User-Agent": f"fdl/{__version__}"})
         put(file, str(Version(answer.raise_for_status().json()["info"]["version"])).encode())
-    except (httpx2.HTTPError, OSError, ValueError, LookupError, TypeError, RecursionError):
-        return
 
 
 if __name__ == "__main__":

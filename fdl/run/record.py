@@ -184,7 +184,8 @@ class RunRecord:
         if self._code is not None:
             self._code.acquire(timeout=_PATIENCE_S)
         try:
-            run_record.withdraw(self.folder)
+            # From now on no training takes the folder over.
+            run_record.claim(self.folder)
             target = self._elsewhere()
             if self._tracker is not None:
                 facts |= self._tracker.finish(here=not target)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, final
 from fdl.base.errors import FdlError
 from fdl.base.step_trace import (
     TRACE,
+    UNNUMBERED,
     Batches,
     Digest,
     Order,
@@ -70,8 +71,6 @@ def order_digest(order: array[int]) -> bytes:
     return hashlib.sha256(words).digest()[:_DIGEST_BYTES]
 
 
-UNNUMBERED = 1
-"""Flag of batches whose samples have no numbers."""
 _WEIGHTS = 0
 _RANDOM, _SEQUENTIAL, _LISTED = 0, 1, 2
 

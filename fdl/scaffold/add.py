@@ -25,47 +25,50 @@ from fdl.scaffold.render import Values, list_files, render
 from fdl.version import __version__
 
 
-class TextFile:
-    """A file and its text when it was read, with unchanged line ends; a link stays one.
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A file, its text when it was read, and its new text; line ends and permissions stay."""
 
-    Raises:
-        ScaffoldError: It cannot be read.
-    """
+    file: Path
+    before: str
+    after: str
 
-    __slots__ = ("_raw", "path", "text")
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._raw = path.read_bytes()
-            self.text = self._raw.decode()
-        except OSError as problem:
-            raise ScaffoldError(
-                f"{path.name} cannot be read: {problem.strerror}", hint="check its permissions"
-            ) from None
-        except UnicodeDecodeError:
-            raise ScaffoldError(
-                f"{path.name} is not UTF-8; nothing was written", hint="save it as UTF-8"
-            ) from None
-
-    def replace(self, text: str) -> None:
-        """Write another text; permissions stay unchanged.
+    def write(self) -> None:
+        """Write the new text.
 
         Raises:
             ScaffoldError: It cannot be written, or has changed since it was read.
         """
-        self._write(self._raw, text.encode())
+        self._replace(self.before, self.after)
 
-    def restore(self, text: str) -> None:
-        """Restore the text that was read, if the file still holds the text of :meth:`replace`.
+    def undo(self) -> None:
+        """Restore the text that was read.
 
         Raises:
             ScaffoldError: It cannot be written, or holds another text now.
         """
-        self._write(text.encode(), self._raw)
+        self._replace(self.after, self.before)
 
-    def _write(self, old: bytes, new: bytes) -> None:
-        rewrite(self.path, old, new, name=self.path.name, error=ScaffoldError)
+    def _replace(self, old: str, new: str) -> None:
+        rewrite(self.file, old.encode(), new.encode(), name=self.file.name, error=ScaffoldError)
+
+
+def _read(file: Path) -> str:
+    """The text of a file, with unchanged line ends.
+
+    Raises:
+        ScaffoldError: It cannot be read.
+    """
+    try:
+        return file.read_bytes().decode()
+    except OSError as problem:
+        raise ScaffoldError(
+            f"{file.name} cannot be read: {problem.strerror}", hint="check its permissions"
+        ) from None
+    except UnicodeDecodeError:
+        raise ScaffoldError(
+            f"{file.name} is not UTF-8; nothing was written", hint="save it as UTF-8"
+        ) from None
 
 
 FOLDER = "flodl-hf"
@@ -84,13 +87,13 @@ class Playground:
     Attributes:
         root: The project.
         host: The version of flodl that it will require.
-        manifests: The manifests to change, each with its new text.
+        manifests: The manifests to change.
         new: The text of a manifest for a folder that has none; empty if there is one.
     """
 
     root: Path
     host: HostVersion
-    manifests: tuple[tuple[TextFile, str], ...]
+    manifests: tuple[Change, ...]
     new: str = ""
 
     @property
@@ -105,18 +108,18 @@ class Playground:
             ScaffoldError: A file cannot be written; everything is unchanged.
         """
         written = render(_LAYERS, self.root / FOLDER, self._values())
-        replaced: list[tuple[TextFile, str]] = []
+        done: list[Change] = []
         try:
             if self.new:
                 put(self.root / _MANIFEST, self.new.encode())
             # An example that is written after its copy would count as newer.
-            for file, text in reversed(self.manifests):
-                file.replace(text)
-                replaced.append((file, text))
+            for change in reversed(self.manifests):
+                change.write()
+                done.append(change)
         except BaseException:
             shutil.rmtree(self.root / FOLDER, ignore_errors=True)
-            for file, text in replaced:
-                file.restore(text)
+            for change in done:
+                change.undo()
             raise
         return written
 
@@ -148,9 +151,9 @@ def playground(root: Path, variables: Mapping[str, str]) -> Playground:
         )
     _refuse_to_replace(root / FOLDER)
     host = host_version(root, variables)
-    files = [TextFile(one) for one in found]
-    changes = [(one, with_command(one.text, one.path, FOLDER, _ENTRY)) for one in files]
-    return Playground(root, host, tuple(one for one in changes if one[0].text != one[1]))
+    texts = [(one, _read(one)) for one in found]
+    changes = [Change(one, text, with_command(text, one, FOLDER, _ENTRY)) for one, text in texts]
+    return Playground(root, host, tuple(one for one in changes if one.before != one.after))
 
 
 def _refuse_to_replace(target: Path) -> None:
@@ -169,18 +172,15 @@ class Parts:
     install: bool
 
 
-_OPTIONS = (
-    f"playground: a folder {FOLDER}/ with models to try",
-    "install: `flodl.hf` in the requirements of this project",
-    "both",
-    "nothing",
-)
-_ANSWERS = (
-    Parts(playground=True, install=False),
-    Parts(playground=False, install=True),
-    Parts(playground=True, install=True),
-    None,
-)
+_CHOICES: dict[str, Parts | None] = {
+    f"playground: a folder {FOLDER}/ with models to try": Parts(playground=True, install=False),
+    "install: `flodl.hf` in the requirements of this project": Parts(
+        playground=False, install=True
+    ),
+    "both": Parts(playground=True, install=True),
+    "nothing": None,
+}
+"""What a user may answer, and what is added then."""
 
 
 def choose(*, playground: bool, install: bool, yes: bool) -> Parts | None:
@@ -192,14 +192,16 @@ def choose(*, playground: bool, install: bool, yes: bool) -> Parts | None:
     if playground or install:
         return Parts(playground, install)
     if yes:
-        return _ANSWERS[0]
+        return Parts(playground=True, install=False)
     questions = Questions()
     if not questions.on:
         raise ScaffoldError(
             "say what to add: `--playground`, `--install`, or both",
             hint="fdl add flodl-hf --playground",
         )
-    return _ANSWERS[questions.choose("What is to be added?", _OPTIONS, default=0, unanswered=-1)]
+    texts = list(_CHOICES)
+    answer = questions.choose("What is to be added?", texts, default=0, unanswered=-1)
+    return _CHOICES[texts[answer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,30 +209,14 @@ class Installation:
     """A requirement that can be written.
 
     Attributes:
-        file: The file that changes.
-        text: Its new text; the old one if the extra is there already.
+        change: The file, with its new text; the old one if the extra is there already.
         requirement: The new requirement on flodl.
         host: The version that was looked up for it; None if none was needed.
     """
 
-    file: TextFile
-    text: str
+    change: Change
     requirement: str
     host: HostVersion | None
-
-    @property
-    def is_there(self) -> bool:
-        """Whether there is nothing to do."""
-        return self.text == self.file.text
-
-    def write(self) -> None:
-        """Write the file.
-
-        Raises:
-            ScaffoldError: The file cannot be written; it is unchanged.
-        """
-        if not self.is_there:
-            self.file.replace(self.text)
 
 
 def installation(root: Path, extra: str, variables: Mapping[str, str]) -> Installation:
@@ -246,29 +232,31 @@ def installation(root: Path, extra: str, variables: Mapping[str, str]) -> Instal
             f"there is no pyproject.toml in {root}",
             hint="go to the project's root, or start one: fdl init NAME",
         )
-    file = TextFile(path)
-    document = add_requirement.parse_toml(file.text)
+    text = _read(path)
+    document = add_requirement.parse_toml(text)
     listed = add_requirement.dependencies(document)
     is_in_lines = listed is None and (root / "requirements.txt").is_file()
     if is_in_lines:
-        file = TextFile(root / "requirements.txt")
-        listed = [line for _, line in add_requirement.lines(file.text)]
+        path = root / "requirements.txt"
+        text = _read(path)
+        listed = [line for _, line in add_requirement.lines(text)]
     demands = parse_all(listed or [])
     if demands:
         # Refuse flodl from a source other than an index if its version is not given.
         if any(one.url or not one.specifier for one in demands if not one.has(extra)):
             host_version(root, variables)
-        change = add_requirement.lines_with_extra if is_in_lines else add_requirement.with_extra
-        return Installation(file, change(file.text, extra), _shown(demands, extra), None)
+        changed = add_requirement.lines_with_extra if is_in_lines else add_requirement.with_extra
+        change = Change(path, text, changed(text, extra))
+        return Installation(change, _shown(demands, extra), None)
     if listed is None:
         _refuse_others(document, extra)
     host = host_version(root, variables)
     requirement = host.requirement(extra)
     if is_in_lines:
-        text = add_requirement.lines_with_requirement(file.text, requirement)
+        new = add_requirement.lines_with_requirement(text, requirement)
     else:
-        text = add_requirement.with_requirement(file.text, requirement, root.name)
-    return Installation(file, text, requirement, host)
+        new = add_requirement.with_requirement(text, requirement, root.name)
+    return Installation(Change(path, text, new), requirement, host)
 
 
 def _shown(demands: list[Requirement], extra: str) -> str:

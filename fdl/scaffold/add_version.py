@@ -7,7 +7,6 @@ version in the project's environment, else the running one.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import distributions
@@ -18,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from fdl.base.errors import ScaffoldError
-from fdl.base.files import text_of
+from fdl.base.files import text_of, toml_of
 from fdl.base.run_record import LOCKS
 from fdl.base.venv import project_prefix, site_packages
 from fdl.scaffold import add_requirement
@@ -56,7 +55,7 @@ def host_version(root: Path, variables: Mapping[str, str]) -> HostVersion:
     Raises:
         ScaffoldError: It uses no flodl, one without a version, or a range that nothing resolves.
     """
-    document = _read(root / _PYPROJECT)
+    document = toml_of(root / _PYPROJECT)
     demands = declared(document) or _of_requirements_txt(root)
     pins = {one.pin for one in demands}
     if len(pins) == 1 and (pin := pins.pop()) is not None:
@@ -136,14 +135,14 @@ def _of_requirements_txt(root: Path) -> list[Requirement]:
 def _workspace(root: Path) -> list[tuple[Path, dict[str, Any]]]:
     """The root of the uv workspace of a folder, then its members; empty if there is none."""
     for folder in (root, *root.parents):
-        document = _read(folder / _PYPROJECT)
+        document = toml_of(folder / _PYPROJECT)
         workspace = _table(document, "tool", "uv").get("workspace")
         if isinstance(workspace, dict):
             patterns = [str(one) for one in workspace.get("members") or ()]
             relative = [one for one in patterns if one and not Path(one).is_absolute()]
             members = [place for one in relative for place in sorted(folder.glob(one))]
             if root in (folder, *members):
-                return [(folder, document), *((one, _read(one / _PYPROJECT)) for one in members)]
+                return [(folder, document), *((one, toml_of(one / _PYPROJECT)) for one in members)]
     return []
 
 
@@ -183,7 +182,7 @@ def _locked(folders: list[Path]) -> Iterator[str]:
     """The versions in lock files; a lock file with several versions is ignored."""
     for folder in folders:
         for name in LOCKS:
-            document = _read(folder / name)
+            document = toml_of(folder / name)
             packages = document.get("package") or document.get("packages") or []
             ours = {
                 one[_VERSION]
@@ -192,14 +191,6 @@ def _locked(folders: list[Path]) -> Iterator[str]:
             }
             if len(ours) == 1:
                 yield str(ours.pop())
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """A TOML file; empty if it does not exist or cannot be read."""
-    try:
-        return tomllib.loads(text_of(file))
-    except ValueError:
-        return {}
 
 
 def _table(document: Any, *path: str) -> dict[str, Any]:

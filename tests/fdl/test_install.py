@@ -130,7 +130,7 @@ def test_the_fdl_of_pip_in_the_home_is_this_one_already(monkeypatch, program):
     program.write_text("of pip\n")
     monkeypatch.setenv("HOME", str(program.parents[2]))
     monkeypatch.setattr(self_install.sysconfig, "get_path", lambda *_: str(program.parent))
-    assert self_install.look().kind == "this"
+    assert self_install.install({}).startswith("~/.local/bin/fdl starts this fdl already.")
 
 
 def test_without_a_program_there_is_nothing_to_link_to(tmp_path, monkeypatch):
@@ -140,7 +140,7 @@ def test_without_a_program_there_is_nothing_to_link_to(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(self_install.sysconfig, "get_path", lambda *_: str(tmp_path / "bin"))
     with pytest.raises(FdlError, match=r"there is no .*/bin/fdl to link to"):
-        self_install.link(self_install.look())
+        self_install.install({})
     assert names(tmp_path) == []
 
 

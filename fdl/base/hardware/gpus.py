@@ -233,13 +233,11 @@ def _device(nvml: Any, index: int) -> list[Gpu]:
     if not current:
         return [whole]
     slices = [
-        Gpu(
-            index=index,
+        replace(
+            whole,
             name=_or_else(f"{whole.name} MIG", nvml, nvml.nvmlDeviceGetName, part),
-            capability=whole.capability,
             memory=_memory(nvml, part),
             uuid=_or_else("", nvml, nvml.nvmlDeviceGetUUID, part),
-            pci=whole.pci,
             mig=True,
         )
         for part in _slices(nvml, handle)

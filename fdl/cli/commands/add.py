@@ -111,17 +111,18 @@ def report(verb: str, folder: Playground, files: Sequence[str], prefix: str = ""
     verb = "Would add" if verb.startswith("Would") else "Added"
     if folder.new:
         sys.stdout.write(f"{verb} the command `{FOLDER}` to {prefix}fdl.yml, a new file\n")
-    for manifest, _ in folder.manifests:
-        sys.stdout.write(f"{verb} the command `{FOLDER}` to {prefix}{manifest.path.name}\n")
+    for change in folder.manifests:
+        sys.stdout.write(f"{verb} the command `{FOLDER}` to {prefix}{change.file.name}\n")
 
 
 def _install(demand: Installation, extra: str, *, dry_run: bool) -> None:
-    name = demand.file.path.name
-    if demand.is_there:
+    change = demand.change
+    name = change.file.name
+    if change.before == change.after:
         output.note(f"{name} demands `{demand.requirement}` already, which has `{extra}`")
         return
     if not dry_run:
-        demand.write()
+        change.write()
     sys.stdout.write(f"{'Would change' if dry_run else 'Changed'} {name}: {demand.requirement}\n")
     if not dry_run:
         sys.stdout.write("Next: install the project again, as by `fdl build`\n")

@@ -17,7 +17,7 @@ from fdl.machine import setup as carry_out
 from fdl.machine.facts import survey
 from fdl.machine.findings import assemble, findings, not_chosen
 from fdl.machine.report import render
-from fdl.machine.self_install import install, look
+from fdl.machine.self_install import install, link_path
 from fdl.machine.setup import execute
 from fdl.machine.setup_plan import gather, plan
 from fdl.manifest.select.project import locate
@@ -67,13 +67,10 @@ def setup(
 
 def _offer_install(questions: Questions) -> None:
     """Where a person answers and no fdl is in the way, offer to put this one on the PATH."""
-    if not questions.on:
+    if not questions.on or os.path.lexists(path := link_path()):
         return
-    place = look()
-    if place.kind != "free":
-        return
-    if questions.confirm(f"Put fdl on your PATH, as {place.shown}?", default=False):
-        output.write(sys.stdout, "".join(f"{one}\n" for one in install(place, os.environ)))
+    if questions.confirm(f"Put fdl on your PATH, as ~/.local/bin/{path.name}?", default=False):
+        output.write(sys.stdout, install(os.environ))
 
 
 @verbs.command("diagnose", cls=Verb)
@@ -84,10 +81,10 @@ def diagnose(ctx: Context, json: Json = False) -> int:
     """
     report = assemble(survey(str(Path.cwd()), os.environ, _manifest_problem(ctx.obj)))
     if json:
-        output.write(sys.stdout, report.as_json())
+        output.print_json(report.model_dump())
     else:
         output.show(render(report))
-    return 1 if report.needs_attention else 0
+    return int(any(one.severity == "error" for one in report.findings))
 
 
 def _manifest_problem(call: Call) -> FdlError | None:

@@ -23,9 +23,10 @@ from fdl.machine.completion import (
     start_file,
     with_block,
 )
-from fdl.machine.self_install import install as put, look, upgrade_command
-from fdl.scaffold.api_ref.scan import find, scan
+from fdl.machine.self_install import install as put, upgrade_command
+from fdl.scaffold.api_ref.scan import scan
 from fdl.scaffold.api_ref.select import as_json, as_list, as_text, public, select
+from fdl.scaffold.api_ref.source import find
 
 verbs = Group(
     "self",
@@ -41,8 +42,8 @@ def install(dry_run: DryRun = False) -> int:
     Raises:
         FdlError: What stands there is not ours, or cannot be replaced.
     """
-    lines = [*put(look(), os.environ, dry_run=dry_run), f"To upgrade: {upgrade_command()}"]
-    output.write(sys.stdout, "".join(f"{one}\n" for one in lines))
+    said = put(os.environ, dry_run=dry_run)
+    output.write(sys.stdout, f"{said}To upgrade: {upgrade_command()}\n")
     return 0
 
 
@@ -118,8 +119,7 @@ def api_ref(
     output.warnings(reference.problems)
     names = select(reference, name) if name else public(reference)
     if json:
-        entries = [one.alone for one in names] if name else reference.entries
-        text = as_json(reference.version, entries)
+        text = as_json(reference, names if name else None)
     else:
         palette = output.palette(sys.stdout)
         if name and len({one.path for one in names}) == 1:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, final
 import torch
 
 from fdl.base.run_record import RECORD
-from fdl.base.step_trace import TRACE, Stretch, TraceFile
+from fdl.base.step_trace import TRACE, UNNUMBERED, Batches, TraceFile
 from flodl import log
 from flodl.data import DataLoader
 from flodl.data.structure import tensors_of
@@ -107,7 +107,7 @@ class StepTrace:
         self.next_step = after
         self.steps = self._norms_told = after
         self._losses_told = self._batches = self._epoch_began = 0
-        self._stretch: Stretch | None = None
+        self._stretch: Batches | None = None
         self._epoch = -1
         self._orders: set[bytes] = set()
         self._values: StepValues | None = None
@@ -189,16 +189,8 @@ class StepTrace:
             self._tell_order(epoch, order)
         start, stride = (first * size, size) if order is not None else (first, 1)
         self._epoch_began = self._losses_told
-        self._out.batches(
-            self._losses_told,
-            epoch,
-            step + 1,
-            start,
-            size,
-            stride=stride,
-            parts=parts,
-            numbered=order is not None,
-        )
+        batches = Batches(self._losses_told, epoch, step + 1, start, size, stride, parts=parts)
+        self._out.batches(batches._replace(flags=0 if order is not None else UNNUMBERED))
         self._times.run(step)
 
     @_guarded
@@ -216,7 +208,7 @@ class StepTrace:
             trained: Batches trained since :meth:`begin_epoch`.
         """
         number = self._epoch_began + trained
-        self._out.batches(number, epoch, step + 1, first * size, size, stride=size, parts=parts)
+        self._out.batches(Batches(number, epoch, step + 1, first * size, size, size, parts=parts))
 
     @_guarded
     def rewind(self, step: int) -> None:
@@ -270,10 +262,11 @@ class StepTrace:
             if self._epoch < 0:
                 self._times.run(self.steps)
             self._epoch = epoch
-        known = self._stretch
-        if known is None or not known.takes(epoch, self.steps + 1, start, size, parts):
+        one = Batches(self._batches, epoch, self.steps + 1, start, size, size, many=1, parts=parts)
+        joined = self._stretch.joined(one) if self._stretch else None
+        if joined is None:
             self._end_stretch()
-            self._stretch = Stretch(self._batches, epoch, self.steps + 1, start, size, parts)
+        self._stretch = joined or one
         self._batches += 1
         if closes:
             self.steps += 1
@@ -373,7 +366,7 @@ class StepTrace:
     def _end_stretch(self) -> None:
         known, self._stretch = self._stretch, None
         if known is not None:
-            known.write(self._out)
+            self._out.batches(known)
 
     def _tell_digests(self, model: nn.Module, batch: object | None, step: int) -> int:
         """Take digests of the weights and of a batch; return the bytes copied from a GPU."""

@@ -11,7 +11,9 @@ import pytest
 
 from fdl.base.errors import FdlError, UsageError
 from fdl.cli.entry import main
-from fdl.scaffold.api_ref.scan import category, find, scan
+from fdl.scaffold.api_ref.scan import category, scan
+from fdl.scaffold.api_ref.select import as_json
+from fdl.scaffold.api_ref.source import find
 from fdl.version import __version__
 from tests.rows import each_row
 
@@ -145,13 +147,26 @@ def zoo(project):
     """Write the package, with files on top of it, and return what is said about it."""
 
     def read(**more):
-        return scan(project({**PACKAGE, **more}) / "zoo")
+        return document(scan(project({**PACKAGE, **more}) / "zoo"))
 
     return read
 
 
-def by_name(reference):
-    return {entry.name: entry for entry in reference.entries}
+def document(reference):
+    """The document of a reference."""
+    return json.loads(as_json(reference))
+
+
+def by_name(said):
+    return {entry["name"]: entry for entry in said["types"]}
+
+
+def sigs(members):
+    return [one["sig"] for one in members]
+
+
+def docs(members):
+    return [one["doc"] for one in members]
 
 
 @pytest.mark.case("cli", 63)
@@ -201,17 +216,19 @@ def shown(flodl_reference, monkeypatch, capsys):
 def test_every_public_class_that_flodl_exports_is_there(flodl_reference):
     import flodl
 
-    entries = flodl_reference.entries
+    entries = document(flodl_reference)["types"]
     classes = {name for name in flodl.__all__ if isinstance(getattr(flodl, name), type)}
     assert len(classes) > 30
-    assert {("flodl", name) for name in classes} <= {(one.module, one.name) for one in entries}
-    functions = {sig.name for one in entries if "functions" in one.name for sig in one.methods}
+    shown = {(one["module"], one["name"]) for one in entries}
+    assert {("flodl", name) for name in classes} <= shown
+    of_modules = [one for one in entries if "functions" in one["name"]]
+    functions = {sig["name"] for one in of_modules for sig in one["methods"]}
     assert {"digits", "entry", "save_checkpoint", "record_scalar", "verify_run"} <= functions
 
 
 def test_entries_are_sorted_by_category_and_name_and_stay_so(zoo):
     reference = zoo()
-    assert [(one.category, one.name) for one in reference.entries] == [
+    assert [(one["category"], one["name"]) for one in reference["types"]] == [
         ("graph", "Bowl"),
         ("graph", "Builder"),
         ("graph", "Food"),
@@ -219,22 +236,23 @@ def test_entries_are_sorted_by_category_and_name_and_stay_so(zoo):
         ("other", "Whistle"),
         ("other", "zoo.keeper (functions)"),
     ]
-    assert reference.version == "3.2.1"
+    assert reference["version"] == "3.2.1"
     assert zoo() == reference
 
 
 def test_a_class_with_everything(zoo):
     entry = by_name(zoo())["Builder"]
-    assert (entry.module, entry.file, entry.doc) == ("zoo", "zoo/graph/build.py", "Builds one.")
+    assert entry["module"] == "zoo"
+    assert (entry["file"], entry["doc"]) == ("zoo/graph/build.py", "Builds one.")
     lines = PACKAGE["zoo/graph/build.py"].strip("\n").splitlines()
-    assert "class Builder" in lines[entry.line - 1]
-    assert entry.traits == ("abc.ABC",)
-    assert [one.sig for one in entry.constructors] == [
+    assert "class Builder" in lines[entry["line"] - 1]
+    assert entry["traits"] == ["abc.ABC"]
+    assert sigs(entry["constructors"]) == [
         "Builder(legs: int, /, *rest: str, tail: Tail | None = None, **more)",
         "Builder.of(name: str = 'cat') -> Builder",
     ]
-    assert [one.doc for one in entry.constructors] == ["Begin with legs.", "Begin with a name."]
-    assert [one.sig for one in entry.methods] == [
+    assert docs(entry["constructors"]) == ["Begin with legs.", "Begin with a name."]
+    assert sigs(entry["methods"]) == [
         "Builder.names() -> list[str]",
         "Builder.count(a, b=2, *, c) -> int",
         "with_tail(length: float) -> Self",
@@ -244,18 +262,16 @@ def test_a_class_with_everything(zoo):
         "async wait() -> None",
         "build() -> Cat",
     ]
-    assert entry.builder_methods == ("with_tail", "build")
-    assert entry.examples == (
+    assert entry["builder_methods"] == ["with_tail", "build"]
+    assert entry["examples"] == [
         '>>> Builder.of("cat").with_tail(2).build()\n<Cat>',
         "Builder(1)",
-    )
+    ]
 
 
 def test_enums_and_data_classes_have_constructors(zoo):
     entries = by_name(zoo())
-    made = {
-        name: [one.sig for one in entries[name].constructors] for name in ("Kind", "Food", "Bowl")
-    }
+    made = {name: sigs(entries[name]["constructors"]) for name in ("Kind", "Food", "Bowl")}
     assert made == {
         "Kind": ["Kind.CAT", "Kind.DOG"],
         "Food": ["Food(*, name: str, amount: float = 1.5, tags: list[str] = list())"],
@@ -265,13 +281,13 @@ def test_enums_and_data_classes_have_constructors(zoo):
 
 def test_the_functions_of_a_module_are_one_entry(zoo):
     entry = by_name(zoo())["zoo.keeper (functions)"]
-    assert entry.doc == "Who feeds them."
-    assert [(one.sig, one.doc) for one in entry.methods] == [
+    assert entry["doc"] == "Who feeds them."
+    assert [(one["sig"], one["doc"]) for one in entry["methods"]] == [
         ("slow() -> None", "Without fast."),
         ("zoo.feed(animal: str, *, times: int = 1) -> bool", "Feed one."),
         ("zoo.late() -> int", "Loaded when it is asked for."),
     ]
-    assert entry.examples == ('>>> feed("cat")\nTrue',)
+    assert entry["examples"] == ['>>> feed("cat")\nTrue']
 
 
 @each_row(
@@ -400,6 +416,45 @@ def test_a_method_is_shown_alone(fdl, project, typed):
     assert [method["name"] for method in one["methods"]] == ["with_tail"]
 
 
+def test_each_definition_stands_with_its_own_line(fdl, project):
+    folder = project(PACKAGE)
+    lines = PACKAGE["zoo/keeper.py"].strip("\n").splitlines()
+    for name, line in (("late", "def late() -> int:"), ("feed", "def feed(")):
+        title = fdl("api-ref", name, "--path", str(folder / "zoo")).out.splitlines()[0]
+        assert line in lines[int(title.rpartition(":")[2]) - 1]
+
+
+def test_a_constructor_is_shown_alone(fdl, project):
+    folder = project(PACKAGE)
+    done = fdl("api-ref", "Bowl.__init__", "--path", str(folder / "zoo"))
+    title = "zoo.graph.build.Bowl.__init__(size: int, *, color: str = 'red')  zoo/graph/build.py:"
+    assert done.out.startswith(title)
+
+
+def test_what_a_class_inherits_from_a_private_one_is_listed(zoo):
+    own = """
+        from dataclasses import dataclass
+        @dataclass
+        class _Base:
+            name: str
+            def speak(self): ...
+        @dataclass
+        class Bird(_Base):
+            wings: int = 2
+        """
+    bird = by_name(zoo(**{"zoo/birds.py": own}))["Bird"]
+    assert sigs(bird["constructors"]) == ["Bird(name: str, wings: int = 2)"]
+    assert (sigs(bird["methods"]), bird["traits"]) == (["speak()"], [])
+
+
+def test_a_package_that_cannot_be_read_is_an_error(fdl, project):
+    folder = project({"zoo/__init__.py": "def (\n"})
+    done = fdl("api-ref", "--path", str(folder / "zoo"))
+    assert (done.exit, done.out) == (1, "")
+    assert done.err.startswith(f"error: {folder / 'zoo'} cannot be read: ")
+    assert len(done.err.splitlines()) == 1
+
+
 def test_a_module_lists_its_names(fdl, project):
     folder = project(PACKAGE)
     done = fdl("api-ref", "zoo.graph", "--path", str(folder / "zoo"))
@@ -454,8 +509,8 @@ def test_methods_of_a_base_belong_to_a_class(shown, zoo):
         class Cat(Base, Generic[T]):
             def legs(self) -> int: ...
         """
-    found = by_name(zoo(**{"zoo/cats.py": animals}))["Cat"].methods
-    assert [one.sig for one in found] == ["legs() -> int", "both() -> int", "tail()"]
+    found = by_name(zoo(**{"zoo/cats.py": animals}))["Cat"]["methods"]
+    assert sigs(found) == ["legs() -> int", "both() -> int", "tail()"]
 
 
 def test_the_nearest_checkout_is_read_up_to_five_levels_above(fdl, project):
@@ -518,9 +573,9 @@ def test_a_path_without_source_is_an_error(fdl, project, given, reason):
 
 
 def test_an_installation_without_flodl_says_so(monkeypatch, tmp_path):
-    module = importlib.import_module("fdl.scaffold.api_ref.scan")
+    module = importlib.import_module("fdl.scaffold.api_ref.source")
 
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "site/fdl/scaffold/api_ref/scan.py"))
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "site/fdl/scaffold/api_ref/source.py"))
     with pytest.raises(FdlError, match="neither in a checkout around here nor installed"):
         module.find(None, tmp_path, {"VIRTUAL_ENV": str(tmp_path)})
     with pytest.raises(UsageError):
@@ -528,8 +583,9 @@ def test_an_installation_without_flodl_says_so(monkeypatch, tmp_path):
 
 
 def test_what_is_printed_as_a_signature_is_python(flodl_reference):
-    entries = flodl_reference.entries
-    calls = [one.sig for entry in entries for one in entry.methods if "(" in one.sig.split(":")[0]]
+    entries = document(flodl_reference)["types"]
+    used = [sig for entry in entries for sig in sigs(entry["methods"])]
+    calls = [sig for sig in used if "(" in sig.split(":")[0]]
     assert len(calls) > 200
     for sig in calls:
         text, _, arrow = sig.removeprefix("async ").rpartition(" -> ")

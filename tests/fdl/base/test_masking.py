@@ -74,6 +74,16 @@ def test_values_under_secret_names_are_masked_and_so_are_their_copies():
     }
 
 
+def test_data_may_be_nested_deeper_than_calls_may_be():
+    deep = "s3cr3t-Value-0123"
+    for _ in range(5000):
+        deep = {"below": [deep]}
+    shown = Mask().data({"api_key": "s3cr3t-Value-0123", "deep": deep})["deep"]
+    for _ in range(5000):
+        (shown,) = shown["below"]
+    assert shown == REDACTED
+
+
 def test_records_keep_their_types():
     @dataclass(frozen=True)
     class Record:
@@ -141,7 +151,7 @@ def test_a_process_knows_the_secrets_of_its_variables_and_of_its_command_line(mo
     }  # fmt: skip
 
 
-@each_row("plan", ["", "{", "[]", '{"flags": 3}', '{"flags": [{}], "argv": []}'])
+@each_row("plan", ["", "{", "[]", "[" * 100_000, '{"flags": 3}', '{"flags": [{}], "argv": []}'])
 def test_a_broken_plan_of_another_program_is_no_plan(monkeypatch, plan):
     monkeypatch.setenv("FDL_PLAN", plan)
     monkeypatch.setenv("WANDB_API_KEY", "from-the-shell")

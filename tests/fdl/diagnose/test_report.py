@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fdl.machine.findings import CODES
-from fdl.machine.report import schema_as_json
+from scripts import diagnose_schema
 from tests.fdl.diagnose.conftest import SCHEMA, activate, environment, validator, variant
 from tests.fdl.hardware.fake_nvml import GIB, card, without_nvidia
 
@@ -213,7 +213,7 @@ def test_a_broken_torch_is_told_as_far_as_it_can_be(machine):
 
 
 def test_the_schema_of_the_reference_is_made_from_the_code():
-    assert SCHEMA.read_text(encoding="utf-8") == schema_as_json()
+    assert SCHEMA.read_text(encoding="utf-8") == diagnose_schema.as_json()
 
 
 def test_the_schema_explains_every_key():

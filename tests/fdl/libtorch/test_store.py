@@ -173,3 +173,12 @@ def test_a_requirement_with_a_similar_name_makes_no_project(tmp_path, name):
     (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "a"\ndependencies = ["{name}"]\n')
     environ = {"FLODL_HOME": str(tmp_path / "home")}
     assert locate(str(tmp_path), environ).scope == "global"
+
+
+@each_row(
+    "text", ["project = 5", "[project]\ndependencies = 5", "[project]\ndependencies = [5]", "["]
+)
+def test_a_project_file_that_makes_no_sense_names_no_project(tmp_path, text):
+    (tmp_path / "pyproject.toml").write_text(text)
+    environ = {"FLODL_HOME": str(tmp_path / "home")}
+    assert locate(str(tmp_path), environ).scope == "global"

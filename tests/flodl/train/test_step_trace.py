@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fdl.base.step_trace import MAGIC, TRACE, TraceFile, whole_length
+from fdl.base.step_trace import MAGIC, TRACE, Batches, TraceFile, whole_length
 from fdl.runs.trace import Coverage, first_difference
 from fdl.runs.trace_file import TraceError, order_digest as digest_by_fdl, permutation, read_trace
 from flodl import Callback, RunDirectory, Sampler, Trainer
@@ -441,7 +441,7 @@ def test_a_later_session_replaces_what_was_rolled_back(tmp_path: Path) -> None:
     file = TraceFile(tmp_path / TRACE)
     for after, values in ((0, [1.0, 2.0, 3.0, 4.0]), (2, [30.0, 40.0, 50.0])):
         file.session({"after": after, "data": {}})
-        file.batches(0, 0, after + 1, after, 1, stride=1)
+        file.batches(Batches(0, 0, after + 1, after, 1, stride=1))
         file.losses(0, values)
         file.digest(0, after, bytes([after]) * 16)
     file.close()
@@ -462,7 +462,7 @@ def test_another_version_of_the_format_is_refused(tmp_path: Path) -> None:
 def test_a_loss_keeps_every_bit(tmp_path: Path, values: list[float]) -> None:
     file = TraceFile(tmp_path / TRACE)
     file.session({"after": 0, "data": {}})
-    file.batches(0, 0, 1, 0, 1, stride=1)
+    file.batches(Batches(0, 0, 1, 0, 1, stride=1))
     file.losses(0, values)
     file.close()
     found = read_trace(tmp_path).losses
