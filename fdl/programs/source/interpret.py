@@ -122,7 +122,7 @@ class Interpreter:
     def run(self, module: Module, function: str = "") -> None:
         """Follow a module, then one of its functions if it is the entry point."""
         scope = self._followed(module)
-        found = self._exported(module, function, set()) if function else None
+        found = self.definition(ast.Name(function), module) if function else None
         if found is not None and found.module is not module:
             self.run(found.module, function)
         elif found is not None and isinstance(found.node, ast.FunctionDef):
@@ -151,15 +151,10 @@ class Interpreter:
         """The function or class that an expression names, in the project or in a package."""
         if isinstance(name, ast.Name) and name.id in module.definitions:
             return Definition(module.definitions[name.id], module)
-        parent, last = _apart(module.origin(name))
         # `a.b.C` may also be a class in a module that `a/__init__.py` imports.
-        found = self.library.find(parent, module) if parent else None
-        return self._exported(found, last, set()) if found else None
-
-    def _exported(self, module: Module, name: str, seen: set[str]) -> Definition | None:
-        home, last = self._home(module, name, seen) or (module, name)
-        found = home.definitions.get(last)
-        return Definition(found, home) if found else None
+        home = self._named(name, module)
+        found = home[0].definitions.get(home[1]) if home else None
+        return Definition(found, home[0]) if home and found else None
 
     def _named(self, name: ast.expr, module: Module) -> tuple[Module, str] | None:
         """The module that defines what an expression names, and its name there."""
