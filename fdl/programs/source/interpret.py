@@ -264,10 +264,7 @@ class Interpreter:
         holder = self.value(node.value, scope, module)
         key = self.value(node.slice, scope, module)
         if isinstance(holder, list | dict) and isinstance(key, str | int):
-            try:
-                return holder[key]  # type: ignore[index]
-            except (LookupError, TypeError):
-                return COMPUTED
+            return _tried(operator.getitem, holder, key)
         return COMPUTED
 
     def _combined(self, node: ast.BinOp | ast.JoinedStr, scope: Scope, module: Module) -> Any:
@@ -284,12 +281,10 @@ class Interpreter:
                 return COMPUTED
             # The values of a tuple are those of the text; a list is one value.
             right = tuple(right) if isinstance(node.right, ast.Tuple) else right
-        try:
-            made = operation(left, right)
-            # A very long number cannot be written as text, which is a ValueError.
-            return made if len(str(made)) < _LONGEST else COMPUTED
-        except (TypeError, ValueError, ArithmeticError):
-            return COMPUTED
+        made = _tried(operation, left, right)
+        # A very long number cannot be written as text.
+        text = _tried(str, made)
+        return made if text is not COMPUTED and len(text) < _LONGEST else COMPUTED
 
     def _formatted(self, node: ast.expr, scope: Scope, module: Module) -> Any:
         """A part of an f-string as text."""
@@ -300,10 +295,7 @@ class Interpreter:
         is_known = isinstance(value, str | int | float) and isinstance(form, str)
         if not is_known or node.conversion >= 0 or len(form) > _LONGEST_FORM:
             return COMPUTED
-        try:
-            return format(value, form)
-        except ValueError:
-            return COMPUTED
+        return _tried(format, value, form)
 
     def _call(self, node: ast.Call, scope: Scope, module: Module) -> Any:
         call = self.evaluated(node, scope, module)
@@ -329,9 +321,9 @@ class Interpreter:
             only = call.arguments[0]
             if not isinstance(only, list | dict):
                 return COMPUTED
-            return _sorted(only) if dotted == "sorted" else list(only)
+            return _tried(sorted if dotted == "sorted" else list, only)
         if dotted == "range" and call.whole:
-            return _range(call.arguments)
+            return _tried(_short_range, *call.arguments)
         return self._follow(node, call, scope, module)
 
     def evaluated(self, node: ast.Call, scope: Scope, module: Module) -> Call:
@@ -475,20 +467,17 @@ def _joined(separator: str, parts: object) -> object:
     return separator.join(parts) if known and isinstance(parts, list) else COMPUTED
 
 
-def _range(numbers: Sequence[Any]) -> object:
-    """The numbers of a short ``range``."""
+def _tried(operation: Callable[..., Any], *values: Any) -> Any:
+    """What an operation makes of values; ``COMPUTED`` where it would end the program."""
     try:
-        found = range(*numbers)
-        return list(found) if len(found) <= _MOST_TURNS else COMPUTED
-    except (TypeError, ValueError, OverflowError):
+        return operation(*values)
+    except (LookupError, TypeError, ValueError, ArithmeticError):
         return COMPUTED
 
 
-def _sorted(values: list[Any] | dict[Any, Any]) -> object:
-    try:
-        return sorted(values)
-    except TypeError:
-        return COMPUTED
+def _short_range(*numbers: Any) -> object:
+    found = range(*numbers)
+    return list(found) if len(found) <= _MOST_TURNS else COMPUTED
 
 
 def _makes_parser(node: ast.FunctionDef) -> bool:
