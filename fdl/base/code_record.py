@@ -55,7 +55,7 @@ def code_changes(program: Path, runs: Path | None = None) -> str:
     top = next((one for one in program.parents if (one / ".git").exists()), None)
     if top is None:
         return ""
-    git = _Git(top, time.monotonic() + MOST_SECONDS)
+    git = Git(top, time.monotonic() + MOST_SECONDS)
     here = program.parent.relative_to(top).as_posix()
     # A repository that only surrounds the program, such as that of a home folder, is not meant.
     if not git.read("ls-files", "-z", "--", here, most=1):
@@ -117,7 +117,7 @@ def redacted_source(text: str, suffix: str) -> str:
 
 
 @final
-class _Git:
+class Git:
     """Runs git in a work tree, until a deadline.
 
     Attributes:
@@ -168,7 +168,7 @@ def _redacted_section(section: str) -> str:
     return redacted_source(section, PurePosixPath(path).suffix)
 
 
-def _untracked(git: _Git, top: Path, runs: Path | None, left: int) -> list[str]:
+def _untracked(git: Git, top: Path, runs: Path | None, left: int) -> list[str]:
     """Return untracked source files as ``git diff`` shows new files."""
     listed = git.read("ls-files", "--others", "--exclude-standard", "-z", most=MOST_BYTES)
     names = listed.decode("utf-8", "surrogateescape").split("\0")
@@ -189,7 +189,7 @@ def _untracked(git: _Git, top: Path, runs: Path | None, left: int) -> list[str]:
     return pieces
 
 
-def _new_file(git: _Git, name: str, path: Path) -> str:
+def _new_file(git: Git, name: str, path: Path) -> str:
     head = f"diff --git a/{name} b/{name}\nnew file mode 100644\n"
     if _KEPT_BACK.search(name):
         return f"{head}# its content is not recorded: it may hold secrets\n"

@@ -180,6 +180,7 @@ def _from_manifest(project: Project | None, invocation: Invocation, host: Host |
 
         return begin(project, request, place, dry_run=dry_run, as_json=invocation.json)
     if work.on or work.jobs or work.gpus_each:
+        project = project if dry_run else project.copying()
         return _carry_out(*_several(project, invocation, place), project, invocation)
     return _one(project, invocation, place, host)
 
@@ -212,14 +213,18 @@ def _one(project: Project, invocation: Invocation, place: Host, host: Host | Non
     from fdl.run.step import HERE, Step
 
     plan = plan_of(selected, project, place)
-    if not plan.depends:
-        return _carry_out([Step(plan, asked=True)], HERE, project, invocation)
-    from fdl.run.chain import Chain
+    steps: Sequence[Step] = [Step(plan, asked=True)]
+    if plan.depends:
+        from fdl.run.chain import Chain
 
-    chain = Chain(project, place)
-    chain.add(plan)
-    where = HERE.replaced(forced=invocation.work.force)
-    return _carry_out(chain.steps, where, project, invocation)
+        chain = Chain(project, place)
+        chain.add(plan)
+        steps = chain.steps
+    if project.reads_example and not (project.copies or invocation.dry_run):
+        # Nothing is wrong with them, so they are copied, and the copies are read.
+        return _one(project.copying(), invocation, place, host)
+    where = HERE.replaced(forced=invocation.work.force) if plan.depends else HERE
+    return _carry_out(steps, where, project, invocation)
 
 
 def _several(project: Project, invocation: Invocation, place: Host) -> tuple[Sequence[Step], Where]:
@@ -235,7 +240,6 @@ def _several(project: Project, invocation: Invocation, place: Host) -> tuple[Seq
 
     if not work.hosts:
         refuse(work)
-    project = project if invocation.dry_run else project.copying()
     # What it needs runs there, too, but its questions are asked here.
     *needed, last = steps_of(project, words, away(place))
     step = last.replaced(words=words)
@@ -258,12 +262,6 @@ def _carry_out(
         _warn(project)
     if invocation.dry_run:
         return _show(steps, where, invocation)
-    if project.examples:
-        from fdl.plan.value import renamed
-
-        names = project.copy_examples()
-        for step in steps:
-            step.plan = renamed(step.plan, names)
     from fdl.run.execute import execute
 
     return execute(steps, where)
@@ -274,7 +272,12 @@ def _show(steps: Sequence[Step], where: Where, invocation: Invocation) -> int:
     from fdl.plan import dry_run
 
     plans = [step.plan for step in steps]
-    if where.hosts:
+    several = plans[-1].depends or where.at_once or where.gpus_each
+    if invocation.json and several:
+        text = dry_run.several_as_json(plans, asked=sum(step.asked for step in steps))
+    elif invocation.json:
+        text = dry_run.as_json(plans[0])
+    elif where.hosts:
         from fdl.run.hosts.machines import as_text as of_hosts
 
         text = of_hosts(steps[-1], where)
@@ -282,12 +285,8 @@ def _show(steps: Sequence[Step], where: Where, invocation: Invocation) -> int:
         from fdl.run.batch.slurm import as_text
 
         text = as_text(steps[-1])
-    elif not invocation.json:
-        text = "\n".join(dry_run.as_text(plan, output.palette(sys.stdout)) for plan in plans)
-    elif plans[-1].depends or where.at_once or where.gpus_each:
-        text = dry_run.several_as_json(plans, asked=sum(step.asked for step in steps))
     else:
-        text = dry_run.as_json(plans[0])
+        text = "\n".join(dry_run.as_text(plan, output.palette(sys.stdout)) for plan in plans)
     output.write(sys.stdout, text)
     return 0
 

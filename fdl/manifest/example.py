@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from contextlib import suppress
+import time
 
 from fdl.base import output
 from fdl.base.errors import ManifestError
@@ -19,8 +18,6 @@ from fdl.manifest.source import shown
 
 _PATIENCE_S = 2
 _SHOWN = 5
-# The configuration of a foreign repository must not start programs.
-_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false")
 
 # Path of an example -> the manifest to use, because a process may need it several times.
 _settled: dict[str, Found] = {}
@@ -45,9 +42,19 @@ def copied(found: Found) -> Found:
         output.note(f"could not copy {example} to {real} ({error.strerror}); using {example}")
         return found
     name = os.path.basename(found.real_path)
-    is_ignored = in_repository(found.directory) and _git(found, "check-ignore", name) is not None
-    output.note(f"Created {real} from {example}{' (git-ignored)' if is_ignored else ''}.")
+    ignored = " (git-ignored)" if in_repository(found.directory) and _ignores(found, name) else ""
+    output.note(f"Created {real} from {example}{ignored}.")
     return Found(found.directory, name)
+
+
+def _ignores(found: Found, name: str) -> bool:
+    """Whether git ignores a file beside a manifest."""
+    from pathlib import Path
+
+    from fdl.base.code_record import Git
+
+    git = Git(Path(found.directory), time.monotonic() + _PATIENCE_S)
+    return bool(git.read("check-ignore", name))
 
 
 def newer_keys(example: str, copy: str) -> str:
@@ -72,20 +79,3 @@ def newer_keys(example: str, copy: str) -> str:
         f"{shown(example)} is newer than {shown(copy)} and differs in {', '.join(keys[:_SHOWN])}"
         f"{more}; take over what you need, then `touch {shown(copy)}`"
     )
-
-
-def _git(found: Found, *words: str) -> str | None:
-    """What git prints in the folder of a manifest; None if it fails."""
-    with suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(
-            [*_GIT, *words],
-            cwd=found.directory,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PATIENCE_S,
-            check=False,
-        )
-        return None if done.returncode else done.stdout.strip()
-    return None

@@ -108,18 +108,6 @@ def load(found: Found, env: str | None = None, *, write_cache: bool) -> Manifest
     return manifest
 
 
-def settle(found: Found, *, executes: bool) -> Found:
-    """Copy an example to the real manifest, if the command will execute something.
-
-    Help, completion and every command that only prints never write.
-    """
-    if not found.is_example or not executes:
-        return found
-    from fdl.manifest.example import settled
-
-    return settled(found)
-
-
 def known(found: Found, env: str | None = None) -> Manifest | None:
     """The manifest from the cache, else None. Reads no YAML."""
     overlays = overlay_files(found.directory, env)

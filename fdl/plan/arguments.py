@@ -68,8 +68,7 @@ def arguments(
     if schema is not None and path:
         from fdl.programs.schema import select
 
-        selected = select(schema, path)
-        schema, before = selected.schema, selected.before
+        schema, before = select(schema, path)
     spelling = Spelling(schema, level.style)
     generated: list[tuple[list[str], list[Group]]] = [(segment, []) for segment in segments]
     made_by: dict[object, Group] = {}

@@ -20,7 +20,7 @@ from fdl.plan.spelling import AS_WRITTEN, KEYVALUE, Key, Spelling, flattened, wr
 from fdl.plan.typed_ranks import OPTIONS
 from fdl.programs.parameters.contract import spellings
 from fdl.programs.parameters.parameter import is_number
-from fdl.programs.parameters.parser import slots
+from fdl.programs.parameters.parser import slots, typed_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from fdl.manifest.select.level import Level
     from fdl.programs.parameters.contract import Schema
     from fdl.programs.parameters.parameter import Parameter
+    from fdl.programs.parameters.parser import Said
 
 
-_ALWAYS_KNOWN = ("--help", "--version", "--fdl-schema", "--refresh-schema")
-_ALWAYS_KNOWN_SHORT = "hV"
+_ALWAYS_KNOWN = ("--help", "--version", "--fdl-schema", "--refresh-schema", "-h", "-V")
 
 
 def check_tail(
@@ -58,12 +58,11 @@ def check_tail(
         UsageError: A value that is not allowed, a flag that does not exist, or an argument for a
             program that takes none.
     """
-    words = list(tail[: tail.index("--")] if "--" in tail else tail)
-    _Tail(schema, command, page, presets, env).read(words)
+    _Tail(schema, command, page, presets, env).check(tail)
 
 
 class _Tail(Record):
-    """Checks the arguments token by token."""
+    """Checks the arguments one by one."""
 
     schema: Schema
     command: str
@@ -76,23 +75,16 @@ class _Tail(Record):
         self._words = {**spellings(OPTIONS.values()), **self.schema.spellings}
         self._arguments = [] if self.schema.style in KEYVALUE else self.schema.arguments
 
-    def read(self, tokens: list[str]) -> None:
-        while tokens:
-            token = tokens.pop(0)
-            if len(token) < 2 or token[0] != "-" or is_number(token):
-                self._positional(token)
-            elif self._is_whole(token.partition("=")[0]):
-                self._long(token, tokens)
+    def check(self, tokens: Sequence[str]) -> None:
+        for said in typed_words(tokens, self.schema, spellings(OPTIONS.values())):
+            if not said.flag:
+                self._positional(said.words[0])
+            elif said.option is None:
+                self._unknown(said)
             else:
-                self._cluster(token, tokens)
-
-    def _is_whole(self, flag: str) -> bool:
-        """Whether a flag is one word, and not a cluster of letters: ``-iter`` of some programs."""
-        if flag.startswith("--") or flag in self._words:
-            return True
-        if all(f"-{letter}" in self._words for letter in flag[1:]):
-            return False
-        return len(flag) > 2 and any(len(word) > 2 and word[1] != "-" for word in self._words)
+                # The program itself reports a missing value.
+                for text in said.words:
+                    self._allow(said.option, text)
 
     def _positional(self, token: str) -> None:
         if self._takes_none():
@@ -122,45 +114,6 @@ class _Tail(Record):
         options = {one.name: one.flag for one in self.schema.options.values()}
         return preset or setting_as_option(word, options)
 
-    def _long(self, token: str, rest: list[str]) -> None:
-        name, equals, value = token.partition("=")
-        one = self._words.get(name)
-        if one and name in one.negatives:
-            return
-        if one:
-            self._value(one, value if equals else None, rest)
-        elif name not in _ALWAYS_KNOWN:
-            self._unknown(name, equals=bool(equals))
-
-    def _cluster(self, token: str, rest: list[str]) -> None:
-        """``-x``, ``-x VALUE``, ``-x=VALUE`` and ``-abx``: the last letter takes the value."""
-        letters, equals, value = token[1:].partition("=")
-        for place, letter in enumerate(letters, 1):
-            one = self._words.get(f"-{letter}")
-            if one and place == len(letters):
-                self._value(one, value if equals else None, rest)
-            elif one and one.shape != "flag":
-                # Some parsers read the rest of the token as its value, others refuse it.
-                return
-            elif one is None and letter not in _ALWAYS_KNOWN_SHORT:
-                # In `-O3`, only the program knows whether `3` is a flag or a value.
-                self._unknown(f"-{letter}" if place == 1 else f"-{letters}", equals=bool(equals))
-                return
-
-    def _value(self, one: Parameter, attached: str | None, rest: list[str]) -> None:
-        """Check the value of an option. The program itself reports a missing value."""
-        if one.shape == "flag":
-            return
-        if attached is not None:
-            self._allow(one, attached)
-            return
-        # `*` and `+` take all words up to the next flag.
-        most = len(rest) if one.nargs in ("*", "+") else 1
-        most = one.nargs if isinstance(one.nargs, int) else most
-        while most and rest and one.may_take(rest[0]):
-            self._allow(one, rest.pop(0))
-            most -= 1
-
     def _allow(self, one: Parameter, text: str) -> None:
         if problem := _refusal(self.schema, one, text):
             raise UsageError(
@@ -169,17 +122,17 @@ class _Tail(Record):
                 see=self._see(),
             )
 
-    def _unknown(self, flag: str, *, equals: bool) -> None:
+    def _unknown(self, said: Said) -> None:
+        if said.flag in _ALWAYS_KNOWN:
+            return
         if not self.schema.strict:
-            if not equals:
-                # The next word may be this flag's value, so the positional arguments are unknown.
+            if said.end > said.start + 1:
+                # The word behind it may be an argument, so the positional ones are unknown.
                 self._arguments = []
             return
-        if self.schema.foreign and self._abbreviates(flag):
-            return
         raise UsageError(
-            f"`{self.command}`: unknown option `{flag}`",
-            hint=self._instead(flag),
+            f"`{self.command}`: unknown option `{said.flag}`",
+            hint=self._instead(said.flag),
             see=self._see(),
         )
 
@@ -195,10 +148,6 @@ class _Tail(Record):
             return "what follows `--` is not checked"
         place = self._words[close].place
         return f"did you mean `{close}`?{f' ({place})' if place else ''}"
-
-    def _abbreviates(self, flag: str) -> bool:
-        """Whether a flag is the beginning of exactly one other, which argparse accepts."""
-        return len({id(one) for word, one in self._words.items() if word.startswith(flag)}) == 1
 
     def _see(self) -> tuple[str, str]:
         # A command that is right does not pay for the import.

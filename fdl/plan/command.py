@@ -46,6 +46,7 @@ def planned(selected: Selection, planner: Planner) -> Plan:
     """What a selected command runs, by a planner; see :func:`plan_of`."""
     if selected.kind == RUN:
         return planner.run(selected.level, selected.name, selected.words)
+    from fdl.plan.arguments import arguments
     from fdl.programs.schema import known
 
     level, preset, tail = selected.level, selected.preset, selected.words
@@ -55,19 +56,18 @@ def planned(selected: Selection, planner: Planner) -> Plan:
         from fdl.plan.generate import refuse_empty
 
         refuse_empty(level, preset)
-    else:
-        from fdl.plan.arguments import arguments
+    made = arguments(level, preset, tail, schema)
+    takes = made.schema
+    if takes is not None:
         from fdl.plan.check import check_options, check_tail
 
-        made = arguments(level, preset, tail, schema)
-        takes = made.schema or schema
         check_options(takes, level, preset)
         command, env = level.typed(*([preset] if preset else [])), level.manifest.env
         # A second preset cannot follow the first one.
         presets = () if preset else tuple(level.commands)
         check_tail(takes, made.tail, command, level.typed(), presets, env)
-    plan = planner.entry(level, preset, tail, schema)
-    if schema is not None and schema.foreign:
+    plan = planner.entry(level, preset, made)
+    if takes is not None and takes.foreign:
         from fdl.plan.check import note
 
         said = note(takes, level, preset)

@@ -99,43 +99,38 @@ def _type_of(example: object) -> str:
     return kinds.get(type(example), "string")
 
 
-class Given:
-    """The values of one call.
-
-    Attributes:
-        variables: One per argument.
-        words: The positional arguments, for ``"$@"``.
+def given(
+    level: Level, name: str, words: Sequence[str], environ: Mapping[str, str]
+) -> tuple[list[Variable], list[str]]:
+    """The values of one call: a variable for each argument, and the positional ones for ``"$@"``.
 
     Raises:
         UsageError: The words do not fit what is declared.
     """
-
-    def __init__(
-        self, level: Level, name: str, words: Sequence[str], environ: Mapping[str, str]
-    ) -> None:
-        schema = declared(level, name)
-        parameters: tuple[Parameter, ...] = schema.parameters if schema else ()
-        try:
-            stacks = read_words(parameters, words, environ)
-        except RefusedError as problem:
-            typed = level.typed(name)
-            usage = " ".join([typed, "[OPTIONS]", *slots(parameters)])
-            raise UsageError(f"`{typed}`: {problem}", see=(usage, typed)) from None
-        rows = level.commands[name].mapping["args"].mapping
-        nodes = {key.replace("-", "_"): row for key, row in rows.items()}
-        self.variables: list[Variable] = []
-        self.words: list[str] = []
-        for one in parameters:
-            value, where = stacks[one.field][0]
-            texts = [_text(item) for item in value] if isinstance(value, list) else [_text(value)]
-            place = origin(nodes[one.field], level.root)
-            if where is not None:
-                place = where if isinstance(where, str) else "command line"
-            text = " ".join(texts)
-            secret = is_secret(one.name, text)
-            self.variables.append(Variable(one.field, text, place, secret=secret))
-            if one.kind == "arg" and value is not None:
-                self.words += texts
+    schema = declared(level, name)
+    parameters: tuple[Parameter, ...] = schema.parameters if schema else ()
+    try:
+        stacks = read_words(parameters, words, environ)
+    except RefusedError as problem:
+        typed = level.typed(name)
+        usage = " ".join([typed, "[OPTIONS]", *slots(parameters)])
+        raise UsageError(f"`{typed}`: {problem}", see=(usage, typed)) from None
+    rows = level.commands[name].mapping["args"].mapping
+    nodes = {key.replace("-", "_"): row for key, row in rows.items()}
+    variables: list[Variable] = []
+    arguments: list[str] = []
+    for one in parameters:
+        value, where = stacks[one.field][0]
+        texts = [_text(item) for item in value] if isinstance(value, list) else [_text(value)]
+        place = origin(nodes[one.field], level.root)
+        if where is not None:
+            place = where if isinstance(where, str) else "command line"
+        text = " ".join(texts)
+        secret = is_secret(one.name, text)
+        variables.append(Variable(one.field, text, place, secret=secret))
+        if one.kind == "arg" and value is not None:
+            arguments += texts
+    return variables, arguments
 
 
 def _text(value: object) -> str:

@@ -153,6 +153,7 @@ def prepare(
         FdlError: The change is impossible, would have no effect, or would break the manifest.
     """
     keys = _keys(path)
+    new = _new_value(value, keys)
     page = None if words is None else page_of(project, words)
     if page:
         own = page.kind == RUN or (page.kind == PRESET and keys[0] in _OF_A_PRESET)
@@ -168,7 +169,6 @@ def prepare(
             _require_here(project, path, value)
     if not page and keys[0] == "commands":
         names = [*names, *keys[1:2]]
-    new = _new_value(value, keys)
     file = asked or _home(before, keys)
     text = _spliced(before, file, keys, new)
     change = Change(before, file, keys, text, page.command if page else names, project.directory)

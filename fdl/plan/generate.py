@@ -225,7 +225,7 @@ def _made(key: str, field: str, node: Node, spelling: Spelling) -> Iterator[Grou
 
 def _secrecy(group: Group) -> bool | None:
     """Whether a value is secret; None for one marked ``!public``."""
-    if _is_marked(group.node):
+    if is_marked(group.node):
         return True
     if group.node.secret is None:
         return None
@@ -239,9 +239,10 @@ def _holds_secret(node: Node) -> bool:
     return any(is_secret(key, child.value) or _holds_secret(child) for key, child in found)
 
 
-def _is_marked(node: Node) -> bool:
+def is_marked(node: Node) -> bool:
+    """Whether a value, or one inside of it, is marked as secret."""
     items = node.value if isinstance(node.value, list) else node.mapping.values()
-    return bool(node.secret) or any(map(_is_marked, items))
+    return bool(node.secret) or any(map(is_marked, items))
 
 
 def _losers(node: Node, root: str) -> list[Loser]:

@@ -72,7 +72,7 @@ class Command:
         self.host = host
         self.schema: Schema | None = None if page.kind == RUN else learn(page.level, host)
         if self.schema is not None and plan.subcommand:
-            self.schema = select(self.schema, plan.subcommand).schema
+            self.schema, _ = select(self.schema, plan.subcommand)
         self.origins = Origins(plan.root, page.level.manifest)
         self.fields = fields(self)
         self.argv = redacted(plan).argv
@@ -291,7 +291,7 @@ class _Settings:
         }
         self.paths = self._paths()
         switches = [flag for flag, path in self.paths.items() if self._value(path) is True]
-        self.typed = typed_values([*target.plan.kept, *target.plan.typed], self.options, switches)
+        self.typed = typed_values([*target.plan.kept, *target.plan.typed], target.schema, switches)
         self._leave_to_typed()
 
     def _leave_to_typed(self) -> None:
@@ -353,9 +353,7 @@ class _Settings:
 
     def _field(self, path: tuple[str, str], flag: str) -> Field:
         one = self.words.get(flag)
-        many = one is not None and one.shape == "list"
-        said = self._typed(flag, many=many)
-        said += self._program_variable(one)
+        said = [*self._typed(flag), *self._program_variable(one)]
         merged = self.merged[path[0]].get(path[1])
         value = said[0].value if said else merged.plain() if merged else None
         generated = self._generated(path, flag)
@@ -368,13 +366,10 @@ class _Settings:
             value = said[0].value if len(said) == 1 else value
         return Field(path, value, said, flag)
 
-    def _typed(self, flag: str, *, many: bool) -> list[Statement]:
-        values = self.typed.get(flag, [])
-        if many and values:
-            values = [[item for value in values for item in _items(value)]]
+    def _typed(self, flag: str) -> list[Statement]:
         return [
             Statement(OVERRIDDEN, "command line", self._shown(flag, value))
-            for value in reversed(values)
+            for value in reversed(self.typed.get(flag, []))
         ]
 
     def _program_variable(self, one: Parameter | None) -> list[Statement]:

@@ -149,7 +149,7 @@ class Planner(Record):
         self,
         level: Level,
         name: str,
-        given: Sequence[str],
+        words: Sequence[str],
         user: Sequence[str],
         *,
         in_service: bool,
@@ -165,36 +165,29 @@ class Planner(Record):
             script = shell_text(text, append, user, name)
         variables: list[Variable] = []
         if spec.get("args"):
-            from fdl.plan.declared import Given
+            from fdl.plan.declared import given
 
-            values = Given(level, name, given, self.host.variables)
-            variables = values.variables
-            if values.words and not on_windows:
-                script = f"set -- {join(values.words)}\n{script}"
+            variables, arguments = given(level, name, words, self.host.variables)
+            if arguments and not on_windows:
+                script = f"set -- {join(arguments)}\n{script}"
         shell = ["sh", "-e"] if stops_at_failures(text, spec.get("errexit")) else ["sh"]
         return (["cmd", "/C", script] if on_windows else [*shell, "-c", script]), variables
 
-    def entry(
-        self, level: Level, preset: str | None, tail: Sequence[str], schema: Schema | None = None
-    ) -> Plan:
-        """The plan of a level's ``entry``, with the arguments a preset asks for.
+    def entry(self, level: Level, preset: str | None, made: Arguments) -> Plan:
+        """The plan of a level's ``entry``.
 
         Args:
             level: Where the entry is.
             preset: Name of the preset, or None.
-            tail: The arguments that were typed.
-            schema: The known arguments of the program, or None.
+            made: The arguments of the program.
 
         Raises:
-            ManifestError: The entry is unusable, its variables cannot be settled, or its container
-                is not available.
+            ManifestError: Its variables cannot be settled, or its container is not available.
             UsageError: ``FDL_MEMORY`` is not a known word, or the requested ranks are impossible.
         """
-        from fdl.plan.arguments import arguments
         from fdl.plan.heap import keep_heap
         from fdl.plan.recorded import recording
 
-        made = arguments(level, preset, tail, schema)
         plan = self._of_entry(level, preset, made)
         spec = level.commands[preset] if preset else None
         cwd = (spec.get("cwd") if spec else None) or level.cwd
@@ -205,7 +198,7 @@ class Planner(Record):
             _yield_to_variables(plan, made.schema, {} if plan.service else self.host.variables)
         if not plan.service:
             self._on_host(plan)
-        if self.distributes and _concerns_ranks(level, preset, tail):
+        if self.distributes and _concerns_ranks(level, preset, made.tail):
             from fdl.plan.ranks import Distribution
 
             distribution = Distribution(plan, level, preset, made.schema, self.host.variables)

@@ -15,7 +15,7 @@ from fdl.base.units import counted
 from fdl.manifest.node import Variable, origin
 from fdl.manifest.words import RIVALS, node_range, solo_device
 from fdl.plan import torchrun
-from fdl.plan.generate import settings
+from fdl.plan.generate import is_marked, settings
 from fdl.plan.torchrun import launcher
 from fdl.plan.typed_ranks import Setting, Typed, refused
 from fdl.plan.value import Flag, Ranks
@@ -225,7 +225,7 @@ class Distribution:
         if not said:
             return
         text = json.dumps(said, separators=(",", ":"))
-        secret = any(_is_secret(node) for node in self._ddp.values())
+        secret = any(map(is_marked, self._ddp.values()))
         self._plan.set(Variable(SETTINGS_VARIABLE, text, "fdl", secret=secret))
 
     def _leave_out(self) -> None:
@@ -305,8 +305,3 @@ class Distribution:
             why = f"{counted(cores, 'core')} shared by {counted(ranks.here, 'rank')}"
         self._plan.set(Variable(THREADS_VARIABLE, str(count), "fdl"))
         self._plan.notes.append(f"{THREADS_VARIABLE}={count}: {why}")
-
-
-def _is_secret(node: Node) -> bool:
-    parts: Sequence[Node] = node.value if isinstance(node.value, list) else []
-    return node.secret or any(one.secret for one in (*parts, *node.mapping.values()))

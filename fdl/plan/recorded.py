@@ -8,13 +8,14 @@ Imported on the warm path of entries.
 from __future__ import annotations
 
 import os
+from itertools import groupby
 
 from fdl.base import run_record
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.plan.spelling import Spelling, output_keys
 from fdl.plan.value import Recording
 from fdl.programs.parameters.parameter import choice_text
-from fdl.programs.parameters.parser import typed, typed_values
+from fdl.programs.parameters.parser import typed, typed_values, typed_words, valued
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from fdl.manifest.node import Node
     from fdl.manifest.select.level import Level
-    from fdl.plan.value import Plan
+    from fdl.plan.value import Flag, Plan
     from fdl.programs.parameters.contract import Schema
     from fdl.programs.parameters.parameter import Parameter
 
@@ -107,7 +108,7 @@ class RunsFolder:
         option = self.option
         default = option.default if option and isinstance(option.default, str) else ""
         usual = os.path.join(USUAL_FOLDER, *plan.command)
-        text = self._typed(plan) or self.in_manifest or default or usual
+        text = self._typed(plan, schema) or self.in_manifest or default or usual
         self.path = os.path.normpath(os.path.join(plan.root, text))
 
     @property
@@ -115,17 +116,12 @@ class RunsFolder:
         """Whether the program takes the folder as a setting."""
         return self.option is not None or bool(self.in_manifest)
 
-    def _typed(self, plan: Plan) -> str:
-        spellings = self.option.spellings if self.option else ()
-        if not spellings and self.is_setting:
-            spellings = ("--output",)
-        found, words = "", plan.typed
-        for place, word in enumerate(words):
-            flag, equals, value = word.partition("=")
-            if word == "--":
-                break
-            if flag in spellings:
-                found = value if equals else "".join(words[place + 1 : place + 2])
+    def _typed(self, plan: Plan, schema: Schema | None) -> str:
+        wanted = self.option or ("--output" if self.is_setting else "")
+        found = ""
+        for said in typed_words(plan.typed, schema):
+            if said.flag and (said.option or said.flag) == wanted:
+                found = "".join(said.words)
         return found
 
 
@@ -152,30 +148,37 @@ def _asks(plan: Plan, schema: Schema | None) -> bool:
 
 def _settings(plan: Plan, schema: Schema | None) -> Settings:
     """Every known setting, later ones winning: defaults, the manifest, what was typed."""
-    options = {one.display: one for one in schema.parameters} if schema else {}
+    parameters = schema.parameters if schema else ()
+    options = {one.display: one for one in parameters} | (schema.spellings if schema else {})
     found = {
         one.field: _setting(one.display, default, "default")
-        for one in options.values()
+        for one in parameters
         if one.kind == "option" and (default := _default(one)) is not None
     }
-    for flag in plan.flags:
+    for _, same in groupby(plan.flags, lambda flag: flag.field):
+        flag, *more = same
         one = options.get(flag.name)
-        tokens = plan.argv[flag.index : flag.index + flag.count]
-        values = [typed(token.removeprefix(f"{flag.name}="), one) for token in tokens]
-        # A flag without a value is a switch; without a flag, the value stands alone.
-        given = values[1:] if tokens[0] == flag.name else values
-        value: object = given[0] if len(given) == 1 else given or True
+        words = [word for each in (flag, *more) for word in _value_words(plan, each)]
+        # A flag without a value is a switch.
+        is_on = one is None or flag.name not in one.negatives
+        value = valued(words, one) if words else is_on
         found[_name(flag.name, one)] = (
             {"value": REDACTED, "origin": flag.origin}
             if flag.secret
             else _setting("" if flag.secret is None else flag.name, value, flag.origin)
         )
-    known = schema.options if schema else {}
-    for name, values in typed_values([*plan.kept, *plan.typed], known, ()).items():
-        value = values[-1] if len(values) == 1 else values
-        found[_name(name, options.get(name))] = _setting(name, value, "command line")
+    for name, values in typed_values([*plan.kept, *plan.typed], schema).items():
+        one = options.get(name)
+        value = values if one is None and len(values) > 1 else values[-1]
+        found[_name(name, one)] = _setting(name, value, "command line")
     found |= _assignments(plan)
     return found
+
+
+def _value_words(plan: Plan, flag: Flag) -> list[str]:
+    """The words of a generated value; without a flag in front, it stands alone."""
+    first, *rest = plan.argv[flag.index : flag.index + flag.count]
+    return rest if first == flag.name else [first.removeprefix(f"{flag.name}="), *rest]
 
 
 def _assignments(plan: Plan) -> Settings:

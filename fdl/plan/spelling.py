@@ -41,6 +41,13 @@ class Spelling(Record):
     schema: Schema | None = None
     style: str = ""
 
+    def settle(self) -> None:
+        """Index the spellings of all parameters; the first one with a spelling has it."""
+        self._known: dict[str, Parameter] = {}
+        for one in self.schema.parameters if self.schema else ():
+            for word in (*one.spellings, one.name) if one.kind == "option" else (one.name,):
+                self._known.setdefault(_plain(word), one)
+
     @property
     def bare(self) -> bool:
         """Whether settings are written without dashes."""
@@ -52,13 +59,7 @@ class Spelling(Record):
 
     def declared(self, *names: str) -> Parameter | None:
         """The option or argument that one of some keys means, in any of its spellings."""
-        if self.schema is None:
-            return None
-        known: dict[str, Parameter] = {}
-        for one in self.schema.parameters:
-            for word in (*one.spellings, one.name) if one.kind == "option" else (one.name,):
-                known.setdefault(_plain(word), one)
-        return next((known[_plain(name)] for name in names if _plain(name) in known), None)
+        return next((self._known[word] for word in map(_plain, names) if word in self._known), None)
 
     def mapping(self, key: Key) -> int:
         """How many of the mappings around a key are one value of an option; 0 for none."""

@@ -6,7 +6,9 @@ from fdl.base.errors import FdlError, ManifestError, UsageError
 from fdl.base.light_record import Record
 from fdl.base.secrets import REDACTED
 from fdl.manifest.words import BACKENDS, NAMED_MODES, POLICIES, is_endpoint, node_range, solo_device
+from fdl.programs.parameters.contract import spellings
 from fdl.programs.parameters.parameter import Parameter
+from fdl.programs.parameters.parser import typed_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,18 +22,13 @@ TYPED = "command line"
 """Origin of typed settings."""
 
 OPTIONS = {
-    one.name: one
-    for one in (
-        Parameter("ranks", help="Processes to start on this machine: a number, or `auto`"),
-        Parameter("nodes", help="Machines that take part: 2, or 1:2 for one or two"),
-        Parameter("rdzv", help="Where the machines meet: host:port of one of them"),
-        Parameter("max-restarts", type="int", help="Restarts of all ranks when one is lost"),
-        Parameter("elastic", type="bool", help="Let ranks come and go while the others train on"),
-    )
+    **{name: Parameter(name) for name in ("ranks", "nodes", "rdzv", "max-restarts")},
+    "elastic": Parameter("elastic", type="bool", shape="flag"),
 }
 """Long name -> a flag that fdl itself understands, whether or not the program declares it."""
 
 _MODES = {"mode": NAMED_MODES, "policy": POLICIES, "backend": BACKENDS}
+_FLAGS = spellings((*OPTIONS.values(), *map(Parameter, _MODES)))
 _EXAMPLES = {"ranks": "2", "nodes": "1:2", "rdzv": "gpu1:29400", "max-restarts": "3"}
 
 
@@ -86,8 +83,8 @@ class Typed:
 
     def __init__(self, plan: Plan, schema: Schema | None, *, launchable: bool) -> None:
         self._plan = plan
-        self._groups = _groups(plan.typed)
-        texts: dict[str, str | None] = {name: text for name, text, _, _ in self._groups}
+        self._said = [one for one in typed_words(plan.typed, None, _FLAGS) if one.option]
+        texts = {one.flag[2:]: "".join(one.words) or None for one in self._said}
         self.modes = {
             name: Setting(text, TYPED, name)
             for name, known in _MODES.items()
@@ -113,30 +110,12 @@ class Typed:
             return
         plan = self._plan
         first = len(plan.argv) - len(plan.typed)
-        for name, _, start, count in reversed(self._groups):
+        for one in reversed(self._said):
+            name = one.flag[2:]
             if name.replace("-", "_") in self.launch and name not in declared:
-                plan.kept[:0] = plan.typed[start : start + count]
-                del plan.typed[start : start + count]
-                del plan.argv[first + start : first + start + count]
-
-
-def _groups(tokens: list[str]) -> list[tuple[str, str | None, int, int]]:
-    """Name, text, place and length of each known flag; the text may be missing."""
-    found: list[tuple[str, str | None, int, int]] = []
-    place = 0
-    end = tokens.index("--") if "--" in tokens else len(tokens)
-    while place < end:
-        flag, equals, text = tokens[place].partition("=")
-        count = 1
-        name = flag[2:] if flag.startswith("--") else ""
-        if name in OPTIONS or name in _MODES:
-            follows = not equals and place + 1 < end and not tokens[place + 1].startswith("--")
-            follows = follows and name != "elastic"  # a switch
-            count = 2 if follows else 1
-            given = text if equals else tokens[place + 1] if follows else None
-            found.append((name, given, place, count))
-        place += count
-    return found
+                plan.kept[:0] = plan.typed[one.start : one.end]
+                del plan.typed[one.start : one.end]
+                del plan.argv[first + one.start : first + one.end]
 
 
 def _value(name: str, text: str | None) -> int | str | bool:

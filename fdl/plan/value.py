@@ -12,11 +12,9 @@ from fdl.base.secrets import REDACTED
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any, TypeVar
+    from typing import Any
 
     from fdl.manifest.node import Loser, Node, Variable
-
-    Part = TypeVar("Part")
 
 
 SCHEMA_VERSION = 1
@@ -263,21 +261,3 @@ def _fields(record: Flag | Variable | Ranks) -> dict[str, object]:
 
 def _losers(losers: Iterable[Loser], instead: str = "") -> list[dict[str, str]]:
     return [{"value": instead or value, "origin": origin} for value, origin in losers]
-
-
-def renamed(part: Part, names: Mapping[str, str]) -> Part:
-    """A plan, or a part of one, in which files have other names: old name -> new name.
-
-    Examples of manifests are read until something runs; then they are copied to real manifests.
-    """
-    made: Any = part
-    if isinstance(made, str):
-        for old, new in names.items():
-            made = made.replace(f"{old}:", f"{new}:")
-    elif isinstance(made, dict):
-        made = {key: renamed(one, names) for key, one in made.items()}
-    elif isinstance(made, list | tuple):
-        made = type(made)([renamed(one, names) for one in made])
-    elif isinstance(made, Record):
-        made = made.replaced(**renamed(vars(made), names))
-    return made  # type: ignore[no-any-return]

@@ -281,6 +281,20 @@ def test_an_example_is_copied_by_what_runs_and_by_nothing_else(project, fdl):
     assert "fdl.yml.example" in done.err
 
 
+def test_the_example_of_a_needed_command_is_copied_as_well(project, fdl):
+    folder = project(
+        {
+            "fdl.yml": "commands: {a: {run: echo a, needs: sub}, sub: }",
+            "sub/fdl.yml.example": "entry: echo hi",
+        }
+    )
+    assert fdl("-n", "a").exit == 0
+    assert not (folder / "sub/fdl.yml").exists()
+    done = fdl("a")
+    assert (done.exit, done.out) == (0, "hi\na\n")
+    assert (folder / "sub/fdl.yml").exists()
+
+
 def test_the_plan_of_a_first_start_names_the_copy_of_the_example(project, fdl):
     project(
         {

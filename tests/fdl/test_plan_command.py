@@ -115,6 +115,7 @@ def test_as_one_json_document(project, fdl):
         ((), 2, "no command is given"),
         (("test",), 2, "`fdl test` is a shell command: it starts once"),
         (("nope",), 1, "unknown command: nope"),
+        (("--on", "here", "--json", "train"), 2, "--on has no JSON to print"),
         (("train", "--sync-ms", "5"), 2, "--sync-ms needs --simulate"),
         (("train", "--ranks", "x"), 2, "--ranks takes `auto` or a whole number from 1, not `x`"),
     ],

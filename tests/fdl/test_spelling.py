@@ -257,6 +257,63 @@ def test_every_declared_spelling_is_accepted(argv, typed):
     assert argv(DECLARED, "{mode: fast}", *typed)[-len(typed) :] == typed
 
 
+PARSED = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("mode", choices=["fit", "test"], nargs="?")
+parser.add_argument("--sizes", nargs="+", type=int, default=[1])
+parser.add_argument("--pair", nargs=2, type=int, default=[1, 2])
+parser.add_argument("--tag", action="append", default=[])
+parser.add_argument("--name", action="append", default=[])
+parser.add_argument("--shuffle", action=argparse.BooleanOptionalAction, default=True)
+parser.add_argument("-f", "--fast", action="store_true")
+parser.add_argument("-b", "--batch-size", type=int, default=3)
+parser.add_argument("--optimizer", default="sgd")
+print(vars(parser.parse_args()))
+"""
+
+MANIFEST = "entry: python t.py\ncommands: {t: {options: {optimizer: sgd}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "name", "value"),
+    [
+        ("--sizes 5 6 7", "sizes", [5, 6, 7]),
+        ("--sizes 5 --sizes 6", "sizes", [6]),
+        ("--pair 5 6 fit", "pair", [5, 6]),
+        ("--tag a --tag b,c", "tag", ["a", "b,c"]),
+        ("--optimizer adam --optimizer lion", "optimizer", "lion"),
+        ("-fb 9", "fast", True),
+        ("-fb 9", "batch_size", 9),
+        ("-fb9", "batch_size", 9),
+        ("--opt adam", "optimizer", "adam"),
+        ("--no-shuffle", "shuffle", False),
+    ],
+)
+def test_what_was_typed_is_recorded_as_the_program_reads_it(project, fdl, typed, name, value):
+    root = project({"fdl.yml": MANIFEST, "t.py": PARSED})
+    done = fdl("t", *typed.split())
+    assert done.exit == 0, done.err
+    assert f"'{name}': {value!r}" in done.out
+    (config,) = root.glob("runs/t/*/config.json")
+    assert json.loads(config.read_text())[name] == {"value": value, "origin": "command line"}
+    (field,) = json.loads(fdl("why", "--json", name, "t", *typed.split()).out)["fields"]
+    assert field["value"] == value
+
+
+def test_what_the_manifest_generates_is_recorded_as_the_program_reads_it(project, fdl):
+    options = "{sizes: [5, 6], pair: [7, 8], tag: [a, b], name: [c], shuffle: false}"
+    root = project(
+        {"fdl.yml": f"entry: python t.py\ncommands: {{p: {{options: {options}}}}}", "t.py": PARSED}
+    )
+    done = fdl("p")
+    assert done.exit == 0, done.err
+    (config,) = root.glob("runs/p/*/config.json")
+    recorded = json.loads(config.read_text())
+    for name in ("sizes", "pair", "tag", "name", "shuffle"):
+        assert f"'{name}': {recorded[name]['value']!r}" in done.out
+
+
 def test_an_unknown_option_of_a_preset_names_the_declared_one(project, fdl):
     project({"fdl.yml": DECLARED.replace("OPTIONS", "{num_epohcs: 3}")})
     session = fdl("p")

@@ -147,13 +147,13 @@ def explained(call: Call, asked: str, words: Sequence[str], *, as_json: bool) ->
         found = record.explain(*split)
     else:
         project, words = call.behind_environment(words)
-        found = (_of_command if words else _of_manifest)(call, project, asked, words)
+        found = _of_command(call, project, asked, words) if words else _of_manifest(project, asked)
     if as_json:
         return output.json_text(explanation_json(found))
     return explanation(found, output.palette(sys.stdout), terminal_columns())
 
 
-def _of_manifest(_call: Call, project: Project, asked: str, _words: Sequence[str]) -> list[Field]:
+def _of_manifest(project: Project, asked: str) -> list[Field]:
     path, report = parse(asked), _report(project)
     project.require_readers(project.level(), warn=True)
     output.warnings(project.warnings)

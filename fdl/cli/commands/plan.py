@@ -145,6 +145,8 @@ def plan(
     call = ctx.obj
     project, words = call.behind_environment(_with_own(command, lengths))
     if on is not None:
+        if json:
+            raise UsageError("--on has no JSON to print", hint="leave out one of the two")
         return _on_hosts(project, words, call, on)
     found = resolved(project, words, call.here())
     output.warnings(found.warnings)

@@ -13,8 +13,7 @@ from fdl.base.errors import FdlError, ManifestError
 from fdl.base.light_record import Record
 from fdl.manifest.discover import find, find_in
 from fdl.manifest.layers import LOCAL, environments, overlay_file
-from fdl.manifest.load import load, settle
-from fdl.manifest.node import relative
+from fdl.manifest.load import load
 from fdl.manifest.select.level import RUN, Level, descend, require_reader, unread
 
 TYPE_CHECKING = False
@@ -38,7 +37,7 @@ class Project(Record):
         copies: Whether an example that is read is copied to a real manifest.
         directory: The project root.
         warnings: What the manifests read so far give reason to warn about.
-        examples: The examples that stand in for manifests that do not exist yet.
+        reads_example: Whether an example stands in for a manifest that does not exist yet.
     """
 
     found: Found
@@ -51,7 +50,7 @@ class Project(Record):
         self.directory = self.found.directory
         self.warnings: list[str] = []
         self._told = 0
-        self.examples: list[Found] = []
+        self.reads_example = False
         self._read: dict[str, Manifest] = {}
 
     def under(self, env: str) -> Project:
@@ -233,15 +232,6 @@ class Project(Record):
         self._told = len(self.warnings)
         return fresh
 
-    def copy_examples(self) -> dict[str, str]:
-        """Copy the examples that were read to real manifests; the names of both in the project."""
-        from fdl.manifest.example import settled
-
-        return {
-            relative(one.path, self.directory): relative(settled(one).path, self.directory)
-            for one in self.examples
-        }
-
     def remembered(self, directory: str) -> Manifest | None:
         """The manifest of a directory if it is known without reading YAML; else None."""
         from fdl.manifest.load import known
@@ -252,10 +242,12 @@ class Project(Record):
     def _load(self, found: Found) -> Manifest:
         known = self._read.get(found.directory)
         if known is None:
-            settled = settle(found, executes=True) if self.copies else found
-            if settled.is_example:
-                self.examples.append(settled)
-            known = load(settled, self.env, write_cache=self.writes_cache)
+            if self.copies and found.is_example:
+                from fdl.manifest.example import settled
+
+                found = settled(found)
+            self.reads_example |= found.is_example
+            known = load(found, self.env, write_cache=self.writes_cache)
             self.warnings.extend(known.warnings)
             self._read[found.directory] = known
         return known

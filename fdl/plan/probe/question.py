@@ -25,6 +25,7 @@ from fdl.base.secrets import redact_tokens
 from fdl.base.shell_words import join
 from fdl.manifest.node import origin
 from fdl.manifest.select.level import SECTIONS, Level
+from fdl.plan.arguments import arguments
 from fdl.plan.planner import Host, Planner, here
 from fdl.plan.redaction import know_secrets
 from fdl.plan.value import Plan
@@ -87,8 +88,8 @@ def question(level: Level, host: Host | None = None) -> Plan:
     contained = bool(service) and not around.in_container
     root = _compose_folder(level) if contained else level.root
     unattended = around.replaced(terminal=False, exported={PROBE_VARIABLE: "1"}, append=True)
-    planner = Planner(root, unattended)
-    return planner.entry(_bare(level), None, [FLAG])
+    bare = _bare(level)
+    return Planner(root, unattended).entry(bare, None, arguments(bare, tail=[FLAG]))
 
 
 def _bare(level: Level) -> Level:

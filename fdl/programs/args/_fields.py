@@ -11,7 +11,7 @@ from pydantic import Field
 from fdl.base.secrets import REDACTED
 from fdl.manifest.words import IN_WORDS, RESERVED_LONG, RESERVED_SHORT
 from fdl.programs.args.annotations import describe
-from fdl.programs.parameters.parameter import UNSET, Parameter, is_letter
+from fdl.programs.parameters.parameter import UNSET, Parameter, is_letter, is_of
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -151,7 +151,8 @@ def _check_default(where: str, made: Parameter) -> None:
         if made.choices and item not in made.choices:
             allowed = ", ".join(made.choice_texts())
             raise TypeError(f"{where}: the default {_shown(made, item)} is not one of {allowed}")
-        if not made.choices and not _fits(made.type, item):
+        is_path = made.type == "path" and hasattr(item, "__fspath__")
+        if not made.choices and not is_path and not is_of(item, made.type):
             wanted = IN_WORDS[made.type]
             raise TypeError(f"{where}: the default {_shown(made, item)} is not {wanted}")
 
@@ -168,13 +169,6 @@ def _normal(made: Parameter) -> Any:
 
 def _shown(made: Parameter, value: Any) -> str:
     return REDACTED if made.hides(value) else repr(value)
-
-
-def _fits(type_: str, value: object) -> bool:
-    if type_ == "path":
-        return isinstance(value, str) or hasattr(value, "__fspath__")
-    kinds = {"string": (str,), "int": (int,), "float": (int, float)}[type_]
-    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def check_together(owner: str, parameters: Sequence[Parameter]) -> None:

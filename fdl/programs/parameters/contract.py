@@ -26,7 +26,14 @@ from fdl.manifest.words import (
     TYPES,
     VALUES,
 )
-from fdl.programs.parameters.parameter import UNSET, Parameter, converted, is_flag_name, is_letter
+from fdl.programs.parameters.parameter import (
+    UNSET,
+    Parameter,
+    converted,
+    is_flag_name,
+    is_letter,
+    is_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -380,15 +387,11 @@ def _typed(value: object, type_: str, path: Path) -> Any:
             return converted(text, "string" if type_ == "path" else type_)
         except ValueError:
             raise ContractError(path, f"is `{value}`, which is not {IN_WORDS[type_]}") from None
-    fits = {
-        "int": isinstance(value, int) and not isinstance(value, bool),
-        "float": isinstance(value, int | float) and not isinstance(value, bool),
-        "bool": isinstance(value, bool),
-    }
-    if not fits.get(type_, isinstance(value, int | float | bool)):
+    is_text = type_ in ("string", "path")
+    if not (isinstance(value, int | float | bool) if is_text else is_of(value, type_)):
         raise ContractError(path, f"must be of type {type_}")
     # A value declared as text may be written as a number: `choices: [1, 2]`.
-    return spelled(value) if type_ in ("string", "path") else value
+    return spelled(value) if is_text else value
 
 
 def _check_order(arguments: list[Parameter], above: Path) -> None:

@@ -148,7 +148,7 @@ class Parameter(Record):
 
     def may_take(self, token: str) -> bool:
         """Whether a word behind the option can be its value and not the next flag."""
-        return token[:1] != "-" or token == "-" or (self.numeric and is_number(token))
+        return may_be_value(token, self.numeric)
 
     def absent(self) -> Any:
         """The value when neither argv nor the environment gives one."""
@@ -266,6 +266,21 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def may_be_value(token: str, numeric: bool) -> bool:
+    """Whether a word behind a flag can be its value, which may be a number, and not a flag."""
+    return token[:1] != "-" or token == "-" or (numeric and is_number(token))
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "string": (str,), "path": (str,), "int": (int,), "float": (int, float), "bool": (bool,),
+}  # fmt: skip
+
+
+def is_of(value: object, type_: str) -> bool:
+    """Whether a value is one of a type; a path is text."""
+    return isinstance(value, _KINDS[type_]) and (type_ == "bool" or not isinstance(value, bool))
 
 
 def converted(text: str, type_: str) -> Any:

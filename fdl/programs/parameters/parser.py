@@ -7,15 +7,23 @@ from __future__ import annotations
 
 from fdl.base.errors import UsageError
 from fdl.base.layout import Row
+from fdl.base.light_record import Record
 from fdl.base.secrets import REDACTED
 from fdl.base.units import counted
 from fdl.manifest.words import ALL_GROUPS, RESERVED_LONG
-from fdl.programs.parameters.contract import spellings
-from fdl.programs.parameters.parameter import UNSET, choice_text, group_word, groups_of, is_number
+from fdl.programs.parameters.contract import Schema
+from fdl.programs.parameters.parameter import (
+    UNSET,
+    choice_text,
+    group_word,
+    groups_of,
+    is_number,
+    may_be_value,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from fdl.programs.parameters.parameter import Parameter
@@ -153,44 +161,141 @@ def _default(one: Parameter) -> str:
     return str(value).lower() if isinstance(value, bool) else choice_text(value)
 
 
+class Said(Record):
+    """One option or argument among typed words.
+
+    Attributes:
+        flag: The flag as it was typed; empty for an argument.
+        option: What the flag names, or None.
+        words: The value: the words behind the flag, or what is attached to it; or the argument.
+        start: The position of its first word.
+        end: The position behind its last one.
+    """
+
+    flag: str
+    option: Parameter | None
+    words: Sequence[str]
+    start: int
+    end: int
+
+
+def typed_words(
+    tokens: Sequence[str],
+    schema: Schema | None,
+    more: Mapping[str, Parameter] = {},
+    switches: Collection[str] = (),
+) -> Iterator[Said]:
+    """What was typed, up to the first ``--``, as most programs read it; nothing is refused.
+
+    Args:
+        tokens: The typed words.
+        schema: What the program takes, or None.
+        more: Spellings of further options -> the option.
+        switches: Further flags without a value. Any other unknown flag takes the next word.
+    """
+    own = schema.spellings if schema else {}
+    options = {**more, **own}
+    is_ours = schema is not None and schema.origins
+    end = tokens.index("--") if "--" in tokens else len(tokens)
+    place = 0
+    while place < end:
+        token = tokens[place]
+        start, place = place, place + 1
+        if len(token) < 2 or token[0] != "-" or (is_number(token) and token not in options):
+            yield Said("", None, [token], start, place)
+            continue
+        for flag, attached in _flags(token, options):
+            one = options.get(flag)
+            if one is None and schema is not None and schema.foreign:
+                one = _only(flag, own)
+            words = [] if attached is None else [attached]
+            most = 0 if words or flag in switches else _most_words(one, end)
+            # Most parsers take a number with a sign for the value of any option.
+            numeric = one.numeric if one and is_ours else True
+            while len(words) < most and place < end and may_be_value(tokens[place], numeric):
+                words.append(tokens[place])
+                place += 1
+            yield Said(flag, one, words, start, place)
+
+
+def _flags(token: str, options: Mapping[str, Parameter]) -> Iterator[tuple[str, str | None]]:
+    """The flags in one word, each with the value attached to it: ``-vb8`` may be v and b."""
+    flag, equals, text = token.partition("=")
+    attached = text if equals else None
+    if _is_whole(flag, options):
+        yield flag, attached
+        return
+    for place, letter in enumerate(flag[1:-1], 2):
+        one = options.get(f"-{letter}")
+        if one is None or one.shape != "flag":
+            yield f"-{letter}", token[place:] if one else attached
+            return
+        yield f"-{letter}", None
+    yield f"-{flag[-1]}", attached
+
+
+def _is_whole(flag: str, options: Collection[str]) -> bool:
+    """Whether a flag is one word, and not a cluster of letters: ``-iter`` of some programs."""
+    letters = [word for word in options if len(word) == 2]
+    if flag.startswith("--") or len(flag) <= 2 or flag in options or not letters:
+        return True
+    if all(f"-{letter}" in letters for letter in flag[1:]):
+        return False
+    return any(len(word) > 2 and word[1] != "-" for word in options)
+
+
+def _only(beginning: str, options: Mapping[str, Parameter]) -> Parameter | None:
+    """The only option with a spelling that begins like this, which argparse accepts."""
+    found = {id(one): one for word, one in options.items() if word.startswith(beginning)}
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _most_words(one: Parameter | None, most: int) -> int:
+    """How many words may stand behind a flag; ``most`` for any number."""
+    if one is None:
+        return 1
+    if one.nargs in ("*", "+"):
+        return most
+    return one.nargs if isinstance(one.nargs, int) else int(one.shape != "flag")
+
+
 def typed_values(
-    tokens: Sequence[str], options: Mapping[str, Parameter], switches: Collection[str]
+    tokens: Sequence[str], schema: Schema | None, switches: Collection[str] = ()
 ) -> dict[str, list[object]]:
     """Flag -> the values given to it, in order; a bare flag counts as true.
 
-    An undeclared flag takes the next word as its value, as most flags do. Words after ``--`` are
-    ignored. ``options`` are declared ones by long name, ``switches`` more flags without a value.
+    The items of a list are one value. ``switches`` are more flags without a value.
     """
     found: dict[str, list[object]] = {}
-    declared = spellings(options.values())
-    words = list(tokens[: tokens.index("--")] if "--" in tokens else tokens)
-    while words:
-        token = words.pop(0)
-        if len(token) < 2 or token[0] != "-" or is_number(token):
+    for said in typed_words(tokens, schema, switches=switches):
+        if not said.flag:
             continue
-        flag, equals, text = token.partition("=")
-        one = declared.get(flag)
-        if one is None and not flag.startswith("--"):
-            # The last letter of a cluster takes the value.
-            one = declared.get(f"-{flag[-1]}")
-        if one is not None and flag in one.negatives:
-            found.setdefault(one.display, []).append(False)
-            continue
-        flag = one.display if one else flag
-        value: object = text
-        if not equals:
-            bare = flag in switches or (one is not None and one.shape == "flag")
-            follows = bool(words) and (words[0][:1] != "-" or is_number(words[0]))
-            value = words.pop(0) if follows and not bare else True
-        found.setdefault(flag, []).append(value if value is True else typed(str(value), one))
+        one = said.option
+        values = found.setdefault(one.display if one else said.flag, [])
+        value: object = one is None or said.flag not in one.negatives
+        if said.words and value:
+            value = valued(said.words, one)
+        if one and not one.once and isinstance(value, list):
+            before = (item for items in values if isinstance(items, list) for item in items)
+            values[:] = [[*before, *value]]
+        else:
+            values.append(value)
     return found
+
+
+def valued(words: Sequence[str], option: Parameter | None) -> object:
+    """The value that some words give to an option: all items of a list, else that of each word."""
+    values = [typed(word, option) for word in words]
+    if option is not None and option.shape == "list":
+        return [item for one in values for item in (one if isinstance(one, list) else [one])]
+    return values[0] if len(values) == 1 else values
 
 
 def typed(text: str, option: Parameter | None) -> object:
     """Convert a word to its value: of the declared type, else a number if it is one."""
     if option is None:
         return _number(text)
-    parts = text.split(",") if option.shape == "list" else [text]
+    parts = option.parts(text) if option.shape == "list" else [text]
     try:
         values = [_plain(option.convert(part.strip())) for part in parts]
     except ValueError:
@@ -250,7 +355,7 @@ def read_words(
     Raises:
         RefusedError: The tokens, or a variable, do not fit the parameters.
     """
-    given = _Reading(parameters).read(argv)
+    given = _given(parameters, argv)
     found: dict[str, Stack] = {}
     for one in sorted(parameters, key=lambda one: one.kind == "arg"):
         stack = _ranked(one, given.get(one.field, []), environ, generated)
@@ -278,9 +383,9 @@ def _ranked(
     return stack
 
 
-def _read(one: Parameter, text: str, where: Where) -> Any:
+def _read(one: Parameter, text: str, where: Where, *, splits: bool = True) -> Any:
     try:
-        return one.split(text) if one.shape == "list" else one.convert(text)
+        return one.split(text) if splits and one.shape == "list" else one.convert(text)
     except ValueError as problem:
         raise RefusedError(str(problem), where) from None
 
@@ -291,101 +396,65 @@ def _of_tokens(one: Parameter, given: list[tuple[Any, int]]) -> Stack:
     return [*reversed(given)]
 
 
-class _Reading:
-    """One pass over an argument vector."""
+def _given(
+    parameters: Sequence[Parameter], argv: Sequence[str]
+) -> dict[str, list[tuple[Any, int]]]:
+    """Field -> its values with the positions of their tokens, in the order of argv."""
+    given: dict[str, list[tuple[Any, int]]] = {}
+    positionals = [one for one in parameters if one.kind == "arg"]
+    takes_number = any(one.numeric for one in positionals)
+    words: list[tuple[int, str]] = []
+    for said in typed_words(argv, Schema("", tuple(parameters), strict=True, origins=True)):
+        word = "" if said.flag else said.words[0]
+        if said.option is not None:
+            value = _value_of(said, said.option, argv[said.start])
+            given.setdefault(said.option.field, []).append((value, said.start))
+        elif said.flag or (word[:1] == "-" and word != "-" and not takes_number):
+            raise _unknown_option(said.flag or word, parameters, said.start)
+        else:
+            words.append((said.start, word))
+    if "--" in argv:
+        words += [*enumerate(argv)][argv.index("--") + 1 :]
+    for one in positionals if words else ():
+        count = len(words) if one.variadic else 1
+        for index, text in words[:count]:
+            value = _read(one, text, index, splits=False)
+            value = [value] if one.shape == "list" else value
+            given.setdefault(one.field, []).append((value, index))
+        del words[:count]
+    if words:
+        index, word = words[0]
+        raise RefusedError(f"unexpected argument `{word}`", index, surplus=word)
+    return given
 
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
-        self._options = {one.name: one for one in parameters if one.kind == "option"}
-        self._shorts = {one.short: one for one in self._options.values() if one.short}
-        self._positionals = [one for one in parameters if one.kind == "arg"]
-        self._given: dict[str, list[tuple[Any, int]]] = {}
 
-    def read(self, argv: Sequence[str]) -> dict[str, list[tuple[Any, int]]]:
-        """Field -> its values with the positions of their tokens, in the order of argv."""
-        words: list[tuple[int, str]] = []
-        index = 0
-        while index < len(argv):
-            token = argv[index]
-            if token == "--":
-                words += list(enumerate(argv))[index + 1 :]
-                break
-            if token.startswith("--"):
-                index = self._read_long(argv, index)
-            elif token.startswith("-") and token != "-" and not self._negative_positional(token):
-                index = self._read_cluster(argv, index)
-            else:
-                words.append((index, token))
-                index += 1
-        self._place(words)
-        return self._given
+def _unknown_option(flag: str, parameters: Sequence[Parameter], where: int) -> RefusedError:
+    said = f"unknown option `{flag}`"
+    if flag.startswith("--"):
+        from fdl.base.suggest import did_you_mean
 
-    def _negative_positional(self, token: str) -> bool:
-        return is_number(token) and any(one.numeric for one in self._positionals)
+        names = [one.name for one in parameters if one.kind == "option"]
+        guess = did_you_mean(flag[2:], [*names, *RESERVED_LONG], typed="--{}")
+        said += f", {guess}" if guess else ""
+    return RefusedError(said, where, unknown=flag)
 
-    def _read_long(self, argv: Sequence[str], index: int) -> int:
-        name, equals, text = argv[index][2:].partition("=")
-        one = self._options.get(name)
-        if one is None:
-            from fdl.base.suggest import did_you_mean
 
-            guess = did_you_mean(name, [*self._options, *RESERVED_LONG], typed="--{}")
-            said = f"unknown option `--{name}`{guess and f', {guess}'}"
-            raise RefusedError(said, index, unknown=f"--{name}")
-        return self._take(one, argv, index, text if equals else None)
-
-    def _read_cluster(self, argv: Sequence[str], index: int) -> int:
-        letters, equals, text = argv[index][1:].partition("=")
-        for position, letter in enumerate(letters):
-            one = self._shorts.get(letter)
-            if one is None:
-                said = f"unknown option `-{letter}`"
-                raise RefusedError(said, index, unknown=f"-{letter}")
-            if position == len(letters) - 1:
-                return self._take(one, argv, index, text if equals else None)
-            if one.shape != "flag":
-                raise RefusedError(
-                    f"`-{letter}` requires a value and so must come last in its cluster; "
-                    f"a value is written `-{letter} VALUE` or `-{letter}=VALUE`"
-                )
-            self._store(one, True, index)
-        raise RefusedError("unknown option `-`")
-
-    def _take(self, one: Parameter, argv: Sequence[str], index: int, attached: str | None) -> int:
-        """Store the value of an option at argv[index]; return the index of the next token."""
-        end = index + 1
-        if one.shape == "flag":
-            if attached is not None:
-                raise RefusedError(f"`{one.display}` takes no value", index)
-            value = True
-        elif attached is not None:
-            value = _read(one, attached, index)
-        elif end < len(argv) and one.may_take(argv[end]):
-            value = _read(one, argv[end], index)
-            end += 1
+def _value_of(said: Said, one: Parameter, token: str) -> Any:
+    """The value of an option whose flag stands in a token."""
+    if one.shape == "flag":
+        if said.words:
+            raise RefusedError(f"`{one.display}` takes no value", said.start)
+        return said.flag not in one.negatives
+    if not said.words:
         # The default of `T` is for the absent option. Without a value, a slip of the fingers would
         # silently replace what the manifest says.
-        elif one.shape != "optional" or one.default is UNSET:
-            raise RefusedError(f"`{one.display}` requires a value", index)
-        else:
-            value = one.default
-        self._store(one, value, index)
-        return end
-
-    def _store(self, one: Parameter, value: Any, index: int) -> None:
-        self._given.setdefault(one.field, []).append((value, index))
-
-    def _place(self, words: list[tuple[int, str]]) -> None:
-        for one in self._positionals:
-            if not words:
-                return
-            count = len(words) if one.variadic else 1
-            for index, text in words[:count]:
-                try:
-                    value = one.convert(text)
-                except ValueError as problem:
-                    raise RefusedError(str(problem), index) from None
-                self._store(one, [value] if one.shape == "list" else value, index)
-            del words[:count]
-        if words:
-            index, word = words[0]
-            raise RefusedError(f"unexpected argument `{word}`", index, surplus=word)
+        if one.shape == "optional" and one.default is not UNSET:
+            return one.default
+        raise RefusedError(f"`{one.display}` requires a value", said.start)
+    text = said.words[0]
+    if said.end == said.start + 1 and not token.endswith(f"={text}"):
+        raise RefusedError(
+            f"`{said.flag}` requires a value and so must come last in its cluster; "
+            f"a value is written `{said.flag} VALUE` or `{said.flag}=VALUE`"
+        )
+    return _read(one, text, said.start)

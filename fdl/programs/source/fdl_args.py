@@ -10,6 +10,7 @@ from pathlib import PurePath
 
 from fdl.base.light_record import Record
 from fdl.programs.parameters.parameter import UNSET, Parameter, collapsed_last
+from fdl.programs.source.interpret import Interpreter
 from fdl.programs.source.records import annotation, lineage, members
 from fdl.programs.source.rows import COMPUTED, Program, fitting
 
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fdl.programs.parameters.parameter import Shape
-    from fdl.programs.source.interpret import Call, Definition, Interpreter
+    from fdl.programs.source.interpret import Call, Definition, Scope
     from fdl.programs.source.records import Annotation
-    from fdl.programs.source.source import Module
+    from fdl.programs.source.source import Library, Module
 
 _HOME = os.path.join("fdl", "programs", "args", "")
 _DECIDING = frozenset(
@@ -66,6 +67,7 @@ class _Reader:
 
     def __init__(self, interpreter: Interpreter) -> None:
         self._interpreter = interpreter
+        self._values = _Values(interpreter.library)
         self._whole = True
         self._fields: dict[str, Field] = {}
         self._collapsed: dict[str, str] = {}
@@ -190,27 +192,26 @@ class _Reader:
         return named
 
     def _value(self, node: ast.expr | None, module: Module) -> Any:
-        """The value of an expression; members of an enumeration and paths as they are typed."""
-        if isinstance(node, ast.List | ast.Tuple):
-            if not any(isinstance(one, ast.Starred) for one in node.elts):
-                return [self._value(one, module) for one in node.elts]
-        elif isinstance(node, ast.Attribute):
-            for name, value in members(node.value, module, self._interpreter):
+        return self._values.value(node, {}, module)
+
+
+class _Values(Interpreter):
+    """Knows members of enumerations, and paths, as they are typed."""
+
+    def __init__(self, library: Library) -> None:
+        super().__init__(library, {}, lambda *_: None)
+
+    def value(self, node: ast.expr | None, scope: Scope, module: Module) -> Any:
+        if isinstance(node, ast.Attribute):
+            for name, value in members(node.value, module, self):
                 if name == node.attr:
                     return value
+            if named := self.constant(node, module):
+                return self.value(named[0], {}, named[1])
         elif isinstance(node, ast.Call) and module.origin(node.func) in _PATHS:
-            parts = [self._value(one, module) for one in node.args]
-            texts = [one for one in parts if isinstance(one, str)]
-            return _path(*texts) if len(texts) == len(parts) else COMPUTED
-        if isinstance(node, ast.Name | ast.Attribute):
-            named = self._interpreter.constant(node, module)
-            if named is not None and not isinstance(named[0], ast.Name):
-                return self._value(*named)
-        elif isinstance(node, ast.Subscript):
-            holder, key = self._value(node.value, module), self._value(node.slice, module)
-            if isinstance(holder, dict) and isinstance(key, str | int):
-                return holder.get(key, COMPUTED)
-        return self._interpreter.value(node, {}, module)
+            parts = [self.value(one, scope, module) for one in node.args]
+            return _path(*parts) if all(isinstance(one, str) for one in parts) else COMPUTED
+        return super().value(node, scope, module)
 
 
 def _is_base(found: Definition) -> bool:

@@ -122,7 +122,7 @@ class Interpreter:
     def run(self, module: Module, function: str = "") -> None:
         """Follow a module, then one of its functions if it is the entry point."""
         scope = self._followed(module)
-        found = self._exported(module, function, set()) if function else None
+        found = self.definition(ast.Name(function), module) if function else None
         if found is not None and found.module is not module:
             self.run(found.module, function)
         elif found is not None and isinstance(found.node, ast.FunctionDef):
@@ -151,15 +151,10 @@ class Interpreter:
         """The function or class that an expression names, in the project or in a package."""
         if isinstance(name, ast.Name) and name.id in module.definitions:
             return Definition(module.definitions[name.id], module)
-        parent, last = _apart(module.origin(name))
         # `a.b.C` may also be a class in a module that `a/__init__.py` imports.
-        found = self.library.find(parent, module) if parent else None
-        return self._exported(found, last, set()) if found else None
-
-    def _exported(self, module: Module, name: str, seen: set[str]) -> Definition | None:
-        home, last = self._home(module, name, seen) or (module, name)
-        found = home.definitions.get(last)
-        return Definition(found, home) if found else None
+        home = self._named(name, module)
+        found = home[0].definitions.get(home[1]) if home else None
+        return Definition(found, home[0]) if home and found else None
 
     def _named(self, name: ast.expr, module: Module) -> tuple[Module, str] | None:
         """The module that defines what an expression names, and its name there."""
@@ -269,10 +264,7 @@ class Interpreter:
         holder = self.value(node.value, scope, module)
         key = self.value(node.slice, scope, module)
         if isinstance(holder, list | dict) and isinstance(key, str | int):
-            try:
-                return holder[key]  # type: ignore[index]
-            except (LookupError, TypeError):
-                return COMPUTED
+            return _tried(operator.getitem, holder, key)
         return COMPUTED
 
     def _combined(self, node: ast.BinOp | ast.JoinedStr, scope: Scope, module: Module) -> Any:
@@ -289,12 +281,10 @@ class Interpreter:
                 return COMPUTED
             # The values of a tuple are those of the text; a list is one value.
             right = tuple(right) if isinstance(node.right, ast.Tuple) else right
-        try:
-            made = operation(left, right)
-            # A very long number cannot be written as text, which is a ValueError.
-            return made if len(str(made)) < _LONGEST else COMPUTED
-        except (TypeError, ValueError, ArithmeticError):
-            return COMPUTED
+        made = _tried(operation, left, right)
+        # A very long number cannot be written as text.
+        text = _tried(str, made)
+        return made if text is not COMPUTED and len(text) < _LONGEST else COMPUTED
 
     def _formatted(self, node: ast.expr, scope: Scope, module: Module) -> Any:
         """A part of an f-string as text."""
@@ -305,10 +295,7 @@ class Interpreter:
         is_known = isinstance(value, str | int | float) and isinstance(form, str)
         if not is_known or node.conversion >= 0 or len(form) > _LONGEST_FORM:
             return COMPUTED
-        try:
-            return format(value, form)
-        except ValueError:
-            return COMPUTED
+        return _tried(format, value, form)
 
     def _call(self, node: ast.Call, scope: Scope, module: Module) -> Any:
         call = self.evaluated(node, scope, module)
@@ -334,9 +321,9 @@ class Interpreter:
             only = call.arguments[0]
             if not isinstance(only, list | dict):
                 return COMPUTED
-            return _sorted(only) if dotted == "sorted" else list(only)
+            return _tried(sorted if dotted == "sorted" else list, only)
         if dotted == "range" and call.whole:
-            return _range(call.arguments)
+            return _tried(_short_range, *call.arguments)
         return self._follow(node, call, scope, module)
 
     def evaluated(self, node: ast.Call, scope: Scope, module: Module) -> Call:
@@ -480,20 +467,17 @@ def _joined(separator: str, parts: object) -> object:
     return separator.join(parts) if known and isinstance(parts, list) else COMPUTED
 
 
-def _range(numbers: Sequence[Any]) -> object:
-    """The numbers of a short ``range``."""
+def _tried(operation: Callable[..., Any], *values: Any) -> Any:
+    """What an operation makes of values; ``COMPUTED`` where it would end the program."""
     try:
-        found = range(*numbers)
-        return list(found) if len(found) <= _MOST_TURNS else COMPUTED
-    except (TypeError, ValueError, OverflowError):
+        return operation(*values)
+    except (LookupError, TypeError, ValueError, ArithmeticError):
         return COMPUTED
 
 
-def _sorted(values: list[Any] | dict[Any, Any]) -> object:
-    try:
-        return sorted(values)
-    except TypeError:
-        return COMPUTED
+def _short_range(*numbers: Any) -> object:
+    found = range(*numbers)
+    return list(found) if len(found) <= _MOST_TURNS else COMPUTED
 
 
 def _makes_parser(node: ast.FunctionDef) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fdl.base.secrets import is_secret_name
 from fdl.programs.parameters.document import document
-from fdl.programs.parameters.parameter import UNSET, Parameter, is_flag_name
+from fdl.programs.parameters.parameter import UNSET, Parameter, is_flag_name, is_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,12 +178,8 @@ def fitting(value: object, type_: str, *, many: bool = False) -> Any:
         listed = list(value) if isinstance(value, list | tuple | range) else [value]
         items = [fitting(one, type_) for one in listed]
         return COMPUTED if any(one is COMPUTED or one is None for one in items) else items
-    if type_ == "bool":
-        return value if isinstance(value, bool) else COMPUTED
-    if type_ == "int":
-        return value if isinstance(value, int) and not isinstance(value, bool) else COMPUTED
-    if type_ == "float":
-        return value if isinstance(value, int | float) and not isinstance(value, bool) else COMPUTED
+    if type_ in ("bool", "int", "float"):
+        return value if is_of(value, type_) else COMPUTED
     if isinstance(value, bool | int | float):
         return str(value)
     return value if isinstance(value, str) else COMPUTED

@@ -46,7 +46,7 @@ class Target:
         level, rest = project.descend(plan.command)
         if plan.kind == "entry":
             found = known(level)
-            self._schema = select(found, plan.subcommand).schema if found else None
+            self._schema = select(found, plan.subcommand)[0] if found else None
             style = level.style
         self._runs = RunsFolder(plan, self._schema, style)
         if plan.kind == "run":

@@ -180,6 +180,13 @@ def test_a_time_limit_is_written_as_for_sbatch(project, fdl, cluster, value, fit
     assert fits or "fdl.yml:1:15" in done.err
 
 
+def test_a_dry_run_of_a_job_prints_json_if_asked(project, fdl, cluster):
+    project({"fdl.yml": "slurm: {time: 90}\ncommands: {t: {run: echo}}\n"})
+    done = fdl("--on", "slurm", "--dry-run", "--json", "t", env=cluster)
+    plan = json.loads(done.out)
+    assert (plan["schema_version"], plan["command"], plan["slurm"]) == (1, ["t"], {"time": 90})
+
+
 def test_without_a_cluster_and_without_submitit_the_next_step_is_named(project, fdl, tmp_path):
     project({"fdl.yml": "slurm: {time: 60}\ncommands: {t: {run: echo}}\n"})
     done = fdl("--on", "slurm", "t")

@@ -352,9 +352,9 @@ MODULES = """
 import sys, fdl
 before = set(sys.modules)
 from fdl.manifest.discover import find
-from fdl.manifest.load import load, settle
+from fdl.manifest.load import load
 from fdl.manifest.node import origin
-found = settle(find(sys.argv[1]), executes=True)
+found = find(sys.argv[1])
 manifest = load(found, write_cache=True)
 origin(manifest.node, manifest.directory)
 print(*sorted(set(sys.modules) - before))

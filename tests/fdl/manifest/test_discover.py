@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fdl.manifest.discover import Found, find, find_in
-from fdl.manifest.load import settle
+from fdl.manifest.example import settled
+from fdl.manifest.load import load
 from tests.conftest import Fdl, Project
 from tests.fdl.terminal import Terminal
 from tests.rows import each_row
@@ -104,7 +105,7 @@ def test_an_example_that_cannot_be_copied_is_used_as_it_is(
     assert found is not None
     # Created since we looked: a directory is what no file can replace.
     (root / "fdl.yml" / "x").mkdir(parents=True)
-    assert settle(found, executes=True) is found
+    assert settled(found) is found
     assert "; using " in capsys.readouterr().err
     assert sorted(path.name for path in root.iterdir()) == ["fdl.yml", "fdl.yml.example"]
 
@@ -114,8 +115,8 @@ def test_settling_what_is_real_or_only_shown_changes_nothing(project: Project) -
     real, example = find_in(str(root)), find_in(str(root / "sub"))
     assert real is not None
     assert example is not None
-    assert settle(real, executes=True) is real
-    assert settle(example, executes=False) is example
+    assert settled(real) is real
+    assert load(example, write_cache=True).found is example
     assert [path.name for path in (root / "sub").iterdir()] == ["fdl.yml.example"]
 
 

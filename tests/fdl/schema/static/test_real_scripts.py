@@ -157,7 +157,7 @@ def test_the_program_itself_has_every_option_that_was_read(opened, entry):
     from fdl.programs.schema import known, select
 
     schema = known(opened(entry, {}))
-    schema = select(schema, entry.split()).schema
+    schema, _ = select(schema, entry.split())
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     shown = subprocess.run(
         [*entry.split(), "--help"], capture_output=True, text=True, env={**os.environ, "PATH": path}
