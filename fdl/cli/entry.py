@@ -274,7 +274,11 @@ def _show(steps: Sequence[Step], where: Where, invocation: Invocation) -> int:
     from fdl.plan import dry_run
 
     plans = [step.plan for step in steps]
-    if where.hosts:
+    if invocation.json and (plans[-1].depends or where.at_once or where.gpus_each):
+        text = dry_run.several_as_json(plans, asked=sum(step.asked for step in steps))
+    elif invocation.json:
+        text = dry_run.as_json(plans[0])
+    elif where.hosts:
         from fdl.run.hosts.machines import as_text as of_hosts
 
         text = of_hosts(steps[-1], where)
@@ -282,12 +286,8 @@ def _show(steps: Sequence[Step], where: Where, invocation: Invocation) -> int:
         from fdl.run.batch.slurm import as_text
 
         text = as_text(steps[-1])
-    elif not invocation.json:
-        text = "\n".join(dry_run.as_text(plan, output.palette(sys.stdout)) for plan in plans)
-    elif plans[-1].depends or where.at_once or where.gpus_each:
-        text = dry_run.several_as_json(plans, asked=sum(step.asked for step in steps))
     else:
-        text = dry_run.as_json(plans[0])
+        text = "\n".join(dry_run.as_text(plan, output.palette(sys.stdout)) for plan in plans)
     output.write(sys.stdout, text)
     return 0
 
