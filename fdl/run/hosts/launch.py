@@ -16,10 +16,11 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from fdl.base import output
+from fdl.base.shell_words import join
 from fdl.base.signals import ENDING, handled
 from fdl.plan.planner import JOIN_VARIABLE
 from fdl.run.batch.task import joining
-from fdl.run.hosts.checks import Checked, Checks, require, show, tracked_files
+from fdl.run.hosts.checks import Checks, tracked_files
 from fdl.run.hosts.connection import Connection
 from fdl.run.lines import write_all
 from fdl.run.pool import Printer
@@ -54,11 +55,9 @@ def run_all(steps: Sequence[Step], where: Where) -> list[Outcome]:
     began = time.monotonic()
     with ExitStack() as stack:
         hosts = stack.enter_context(_Hosts(step, where))
-        checked = hosts.check()
-        show(checked, hosts.connections, always=False)
-        require(checked)
+        hosts.check(always=False).require()
         stack.enter_context(handled((*ENDING, "SIGTSTP"), hosts.events.put))
-        code = hosts.run(checked)
+        code = hosts.run()
     took = time.monotonic() - began
     state = STOPPED if hosts.signal else FAILED if code else DONE
     return [Outcome(step, state, code, took, "", hosts.signal)]
@@ -67,14 +66,13 @@ def run_all(steps: Sequence[Step], where: Where) -> list[Outcome]:
 def plan_on(step: Step, where: Where) -> int:
     """Check the hosts and show what would run where; the exit code."""
     with _Hosts(step, where.replaced(syncs=False)) as hosts:
-        checked = hosts.check()
-        show(checked, hosts.connections, always=True)
+        checked = hosts.check(always=True)
     for line in _rank_lines(hosts.connections, checked):
         output.note(line)
     return 1 if any(one.stops for one in checked.findings) else 0
 
 
-def _rank_lines(connections: Sequence[Connection], checked: Checked) -> Iterator[str]:
+def _rank_lines(connections: Sequence[Connection], checked: Checks) -> Iterator[str]:
     rank = 0
     for one, count in zip(connections, checked.ranks, strict=True):
         gpus = (one.facts.get("plan", {}).get("ranks") or {"gpus": []})["gpus"]
@@ -105,7 +103,6 @@ class _Hosts:
         self._elastic = step.plan.elastic
         self._writers: dict[tuple[int, str], int] = {}
         self._copiers: list[threading.Thread] = []
-        self._checked = Checked((), [0] * len(self.connections), "", ())
         self._failed: int | None = None
         self._stop_at = float("inf")
         self._joined: dict[int, float] = {}
@@ -127,18 +124,20 @@ class _Hosts:
             copier.join()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def check(self) -> Checked:
-        """Check all hosts."""
+    def check(self, *, always: bool) -> Checks:
+        """Check all hosts, and show what was found; with ``always`` also where nothing is wrong."""
         files = tracked_files(self._step.plan.root)
         if not files:
             output.note("the project is not in git, so its files are not compared")
-        self._checked = Checks(self.connections, self._step, self._where, files).run()
+        self._checked = Checks(self.connections, self._step, self._where, files)
+        self._checked.run()
+        self._checked.show(always=always)
         return self._checked
 
-    def run(self, checked: Checked) -> int:
+    def run(self) -> int:
         """Start the ranks and wait until all hosts have ended; the exit code."""
         self._print_lines()
-        meeting, token = checked.meeting, secrets.token_urlsafe(16)
+        meeting, token = self._checked.meeting, secrets.token_urlsafe(16)
         joins = meeting and self._elastic
         words = joining(self._step.words, meeting, 1 if joins else len(self.connections))
         for number, one in enumerate(self.connections):
@@ -153,7 +152,7 @@ class _Hosts:
                 env["FDL_NODE"] = str(number)
             one.send(
                 {"do": "run", "words": words, "below": self._where.below, "env": env,
-                 "own": checked.own[number], "after": meeting if joins and number else ""}
+                 "own": self._checked.own[number], "after": meeting if joins and number else ""}
             )  # fmt: skip
         while any(self._is_running(one) for one in self.connections):
             self._next()
@@ -244,7 +243,7 @@ class _Hosts:
                     number,
                     f"it has said nothing for {_SILENT_S:.0f} s: the host hangs, or its network is "
                     "cut. Without it the training cannot go on",
-                    f"ping -c 1 {one.machine.address.rpartition('@')[2]}",
+                    one.machine.sought(f"ping -c 1 {one.machine.address.rpartition('@')[2]}"),
                 )
                 self._fail(number, 1)
         since = min(self._joined.values(), default=now)
@@ -272,7 +271,7 @@ class _Hosts:
             number,
             f"the connection has ended with code {code}{ssh}: the host was switched off, or its "
             "processes were killed. What is left of them ends by itself",
-            f"ssh {one.machine.address} uptime",
+            one.machine.sought(f"ssh {one.machine.address} uptime"),
         )
         self._fail(number, 1)
 
@@ -282,7 +281,7 @@ class _Hosts:
             return
         if self._elastic and number and self._is_running(self.connections[0]):
             # The whole command would begin another training.
-            joins = f"{JOIN_VARIABLE}=ADDRESS fdl {' '.join(self._step.words)}"
+            joins = f"{JOIN_VARIABLE}=ADDRESS fdl {join(self._step.words)}"
             again = (
                 f"{self.connections[number].machine.typed(joins)}; the first host printed ADDRESS"
             )
@@ -293,7 +292,7 @@ class _Hosts:
         others = [one for one in self.connections if self._is_running(one)]
         if others:
             names = ", ".join(one.machine.name for one in others)
-            again = f"fdl --on {self._where.on} {' '.join(self._step.words)}"
+            again = f"fdl --on {self._where.on} {join(self._step.words)}"
             self._say(number, f"it has failed with exit code {code}; fdl ends {names}", again)
         for one in others:
             one.send({"do": "signal", "number": int(signal.SIGTERM)})
