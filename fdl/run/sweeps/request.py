@@ -370,6 +370,12 @@ def of_manifest(project: Project, name: str, work: Work) -> Request:
 
 
 def _of_block(block: Node, name: str, project: Project, work: Work) -> Request:
+    if "/" in name or name.startswith("."):
+        raise ManifestError(
+            f"{origin(block, project.directory)}: no sweep can be called `{name}`, because its "
+            "directory has this name",
+            hint="choose a name without `/` that does not begin with a dot",
+        )
     each = block.get("each")
     axes = [_axis(key, node, project) for key, node in (each.mapping if each else {}).items()]
     for key in ("zip", "search", "trials", "goal", "jobs", "gpus_each"):

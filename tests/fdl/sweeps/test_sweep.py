@@ -206,6 +206,30 @@ def test_a_wrong_sweep_of_the_manifest_is_refused_with_its_place(project, fdl):
     assert "fdl.yml:3:19" in fdl("sweep", "run", "a").err
 
 
+@pytest.mark.parametrize("name", ["a/b", "..", ".a"])
+def test_a_sweep_of_the_manifest_has_the_name_of_a_directory(project, fdl, name):
+    root = project({"fdl.yml": f"commands: {{t: {{run: echo}}}}\nsweeps: {{{name}: "
+                               "{command: t, each: {n: 1..2}}}\n"})  # fmt: skip
+    refused = fdl("sweep", "run", name)
+    assert refused.exit == 1
+    assert refused.err.startswith("error: fdl.yml:2:")
+    assert f": no sweep can be called `{name}`" in refused.err
+    assert not (root / "runs").exists()
+
+
+@pytest.mark.parametrize("how", ["missing", "wrong"])
+def test_a_sweep_is_not_continued_from_a_damaged_file(scores, fdl, how):
+    fdl("train", "--each", "seed=1")
+    (file,) = scores.rglob("sweep.json")
+    content = json.loads(file.read_text())
+    for key in content.keys() - {"runs", "command", "started", "launch"}:
+        spoiled = {**content, key: ...} if how == "missing" else {**content, key: [1]}
+        file.write_text(json.dumps({k: v for k, v in spoiled.items() if v is not ...}))
+        done = fdl("sweep", "resume")
+        assert done.exit == 1
+        assert f"/sweep.json is damaged: `{key}` is missing or wrong" in done.err
+
+
 def test_a_sweep_that_is_null_is_not_there(project, fdl):
     project({"fdl.yml": "commands: {t: {run: echo}}\nsweeps: {gone: ~}\n"})
     refused = fdl("sweep", "run", "gone").err
