@@ -86,8 +86,9 @@ class Checks:
         names = [one.machine.name for one in self._all]
         self.findings.sort(key=lambda one: names.index(one.host))
 
-    def ranks_of(self, number: int) -> str:
+    def ranks_of(self, one: Connection) -> str:
         """The ranks of a host in words: ``rank 2``, ``ranks 0 to 3``."""
+        number = self._all.index(one)
         first, count = sum(self.ranks[:number]), self.ranks[number]
         if not all(self.ranks[:number]) or not any(self.ranks):
             return f"host {number + 1} of {len(self.ranks)}"
@@ -102,8 +103,8 @@ class Checks:
         from fdl.base.tables import table
 
         rows = []
-        for number, one in enumerate(self._all):
-            name, ranks = one.machine.name, self.ranks_of(number)
+        for one in self._all:
+            name, ranks = one.machine.name, self.ranks_of(one)
             mine = [each for each in self.findings if each.host == name]
             rows += [(name, ranks, each.check, each.cause) for each in mine]
             if not mine:
