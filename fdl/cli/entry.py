@@ -272,8 +272,7 @@ def _show(steps: Sequence[Step], where: Where, invocation: Invocation) -> int:
     from fdl.plan import dry_run
 
     plans = [step.plan for step in steps]
-    several = plans[-1].depends or where.at_once or where.gpus_each
-    if invocation.json and several:
+    if invocation.json and (plans[-1].depends or where.at_once or where.gpus_each):
         text = dry_run.several_as_json(plans, asked=sum(step.asked for step in steps))
     elif invocation.json:
         text = dry_run.as_json(plans[0])

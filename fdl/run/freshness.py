@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from fdl.base import output
-from fdl.base.errors import FdlError, ManifestError
+from fdl.base.errors import ManifestError, failing
 from fdl.base.files import put_own, read_text
 from fdl.base.suggest import did_you_mean
 from fdl.manifest.cache import make_folder
@@ -66,18 +66,14 @@ class Digests:
             FdlError: It cannot be read.
         """
         file, now = os.path.join(self._root, path), time.time_ns()
-        try:
+        hint = "it is an input or an output of a command, so make it readable"
+        with failing(f"{path} cannot be read", hint):
             status = os.stat(file)
             stamp = [status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino]
             known = self._fresh.get(path) or self._known.get(path)
             if known and known[:4] == stamp:
                 return str(known[4])
             digest = _hashed(file)
-        except OSError as problem:
-            raise FdlError(
-                f"{path} cannot be read: {problem.strerror}",
-                hint="it is an input or an output of a command, so make it readable",
-            ) from None
         if max(stamp[:2]) < now - _TICK_NS:
             self._fresh[path] = [*stamp, digest]
         return digest

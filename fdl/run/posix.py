@@ -10,7 +10,7 @@ import os
 import time
 
 from fdl.base import output
-from fdl.base.errors import FdlError
+from fdl.base.errors import FdlError, failing
 from fdl.base.venv import locate
 from fdl.run.program import cannot_start, deliver, marked, too_long
 from fdl.run.watcher import Watcher
@@ -79,10 +79,8 @@ def run(plan: Plan, record: RunRecord | None = None) -> tuple[int, int]:
     if plan.ranks is not None:
         # Ranks end when this process ends: flodl.ranks.launch.launcher reads it.
         variables["FDL_PID"] = str(os.getpid())
-    try:
+    with failing(f"{plan.origin}: {plan.cwd}"):
         os.chdir(plan.cwd)
-    except OSError as problem:
-        raise FdlError(f"{plan.origin}: {plan.cwd}: {problem.strerror}") from None
     program = locate(plan.launch[0], variables.get("PATH", os.defpath), plan.cwd)
     if program is None:
         raise cannot_start(plan, "no such program")
@@ -310,7 +308,9 @@ class _Attendant:
             if timeout is not None and not self._arrives(timeout):
                 return 0, False
             number = int(_signal.sigwait(self._awaited))
-            return number, number in _FROM_TERMINAL and _in_terminal_foreground()
+            from fdl.run.tree import is_in_foreground
+
+            return number, number in _FROM_TERMINAL and is_in_foreground()
         if timeout is None:
             taken = _signal.sigwaitinfo(self._awaited)
         else:
@@ -330,17 +330,3 @@ class _Attendant:
                 return False
             time.sleep(_PAUSE_S)
         return True
-
-
-def _in_terminal_foreground() -> bool:
-    """Whether keys pressed on the controlling terminal reach this process group."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)

@@ -97,9 +97,9 @@ class RunRecord:
 
             self._tracker = Tracker(recording, folder)
         self._began = time.time()
-        self._write(CONFIG, recording.settings)
-        self._write(ENVIRONMENT, _environment(plan))
-        self._write(RECORD, self._first(plan, shown))
+        _write(folder, CONFIG, recording.settings)
+        _write(folder, ENVIRONMENT, _environment(plan))
+        _write(folder, RECORD, self._first(plan, shown))
         run_record.offer(folder)
 
     def _first(self, plan: Plan, shown: Plan) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class RunRecord:
                 return
             # A training knows better how it ended.
             is_open = found.get("state") == "running"
-            self._write(RECORD, found | facts | (ended if is_open else {}))
+            _write(self.folder, RECORD, found | facts | (ended if is_open else {}))
         except OSError as problem:
             output.warning(f"the end of {self.folder} is not recorded: {problem.strerror}")
 
@@ -221,7 +221,7 @@ class RunRecord:
     def _move_to(self, target: str) -> None:
         """Put what fdl knows into the program's own run directory, and remove the other one."""
         known = _read(self.folder, run_record.MOVED_RECORD) or {}
-        self._put(target, RECORD, known | (_read(target) or {}))
+        _write(target, RECORD, known | (_read(target) or {}))
         run_record.clear_moved(self.folder)
         if os.path.exists(os.path.join(self.folder, LOG)):
             with suppress(OSError):
@@ -233,12 +233,10 @@ class RunRecord:
             # It stays if the program has put files of its own into it.
             os.rmdir(self.folder)
 
-    def _write(self, name: str, content: object) -> None:
-        self._put(self.folder, name, content)
 
-    def _put(self, folder: str, name: str, content: object) -> None:
-        text = json.dumps(KNOWN.data(content), indent=2) + "\n"
-        put_own(folder, os.path.join(folder, name), text.encode(), 0o666)
+def _write(folder: str, name: str, content: object) -> None:
+    text = json.dumps(KNOWN.data(content), indent=2) + "\n"
+    put_own(folder, os.path.join(folder, name), text.encode(), 0o666)
 
 
 def _read(folder: str, name: str = RECORD) -> dict[str, Any] | None:

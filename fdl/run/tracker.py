@@ -95,11 +95,11 @@ class Tracker:
                 )
                 return {}
             entries = self._put(found[0])
-            target = Target(Path(self._runs)) if self._runs else None
-            for run in found[1:] if target else ():
-                run.name = f"{self._folder.name}-{run.name}"
-                assert target is not None  # noqa: S101 - as the line above says
-                target.put(run)
+            if self._runs:
+                target = Target(Path(self._runs))
+                for run in found[1:]:
+                    run.name = f"{self._folder.name}-{run.name}"
+                    target.put(run)
         except (OSError, FdlError) as problem:
             output.warning(f"what the program logged to {self._kind} is not recorded: {problem}")
             return {}

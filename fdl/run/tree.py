@@ -13,9 +13,11 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from fdl.base.files import text_of
 from fdl.base.run_record import status
 from fdl.run.program import JOB_VARIABLE, deliver
 
@@ -89,7 +91,7 @@ def _kill_all(doomed: Callable[[], Iterable[int]], looks: int = 1) -> None:
 
 def foreground(pid: int) -> list[int]:
     """The commands that a shell waits for; empty for every other program."""
-    if _text(pid, "comm") != "sh":
+    if text_of(f"/proc/{pid}/comm") != "sh\n":
         return []
     # A shell starts its background commands with these two ignored.
     ignored = (1 << signal.SIGINT - 1) | (1 << signal.SIGQUIT - 1)
@@ -104,16 +106,9 @@ def foreground(pid: int) -> list[int]:
 
 
 def _ignores(pid: int, signals: int) -> bool:
-    lines = _text(pid, "status").splitlines()
+    lines = text_of(f"/proc/{pid}/status").splitlines()
     mask = next((int(one.split()[1], 16) for one in lines if one.startswith("SigIgn:")), 0)
     return mask & signals == signals
-
-
-def _text(pid: int, name: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def end(pids: Iterable[int], grace: float, hurried: Callable[[], bool] = lambda: False) -> None:
@@ -188,19 +183,33 @@ def kill_foreground(child: int, spared: set[int]) -> None:
     _kill_all(lambda: _doomed(child, spared | ancestors()))
 
 
-def reads_keys() -> bool:
-    """Whether a program reads single keys from the terminal, as prompts with a history do."""
+@contextmanager
+def _terminal() -> Iterator[int]:
+    """The controlling terminal.
+
+    Raises:
+        OSError: There is none.
+    """
+    terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        local_modes: int = termios.tcgetattr(terminal)[3]
-        return not local_modes & termios.ICANON
-    except termios.error:
-        return False
+        yield terminal
     finally:
         os.close(terminal)
+
+
+def reads_keys() -> bool:
+    """Whether a program reads single keys from the terminal, as prompts with a history do."""
+    with suppress(OSError, termios.error), _terminal() as terminal:
+        local_modes: int = termios.tcgetattr(terminal)[3]
+        return not local_modes & termios.ICANON
+    return False
+
+
+def is_in_foreground() -> bool:
+    """Whether keys pressed on the controlling terminal reach this process group."""
+    with suppress(OSError), _terminal() as terminal:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    return False
 
 
 def _doomed(child: int, spared: set[int]) -> list[int]:

@@ -62,13 +62,12 @@ def levels(project: Project) -> Iterator[Level]:
 
 def _of_level(level: Level) -> Iterator[str]:
     for node in (level.manifest.node, *level.commands.values()):
-        output = node.get("output")
-        folder = output.get("dir") if output else None
+        folder = _directory(node)
         if folder and (name := _name(level, folder, node)):
             yield name
     if name := default_folder(level):
         yield name
-    elif level.entry and not _names_folder(level.manifest.node):
+    elif level.entry and _directory(level.manifest.node) is None:
         yield USUAL_FOLDER
 
 
@@ -83,9 +82,9 @@ def _name(level: Level, folder: Node, scope: Node) -> str:
     return known_folder(level, folder, scope)
 
 
-def _names_folder(node: Node) -> bool:
+def _directory(node: Node) -> Node | None:
     output = node.get("output")
-    return output is not None and output.get("dir") is not None
+    return output.get("dir") if output else None
 
 
 def default_folder(level: Level) -> str:

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fdl.base.errors import FdlError, UsageError
-from fdl.base.files import open_own, read_own
+from fdl.base.errors import FdlError, UsageError, failing
+from fdl.base.files import open_own
 from fdl.base.run_record import is_named_for, is_private, peer
 from fdl.runs.find import shortened
 from fdl.runs.run import METRICS, RECORD, RUNNING, read
@@ -36,14 +36,10 @@ def last_lines(file: Path, count: int) -> list[str]:
     Raises:
         FdlError: The file cannot be read.
     """
-    try:
-        text = read_own(file, "replace")
-    except OSError as problem:
-        run = file.parent.name
-        raise FdlError(
-            f"{run} has no {file.name} to read: {problem.strerror}", hint=f"fdl runs show {run}"
-        ) from None
-    return _end(text.splitlines(), file, count)
+    run = file.parent.name
+    with failing(f"{run} has no {file.name} to read", hint=f"fdl runs show {run}"):
+        open_own(file).close()
+    return _end(_Growing(file).lines(rest=True), file, count)
 
 
 def _end(lines: list[str], file: Path, count: int) -> list[str]:

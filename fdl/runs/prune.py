@@ -31,10 +31,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 
-class Rule:
-    """Chooses the runs to delete. A run must match all given conditions.
+def choose(
+    runs: Sequence[Run],
+    now: datetime,
+    *,
+    keep: int | None = None,
+    older_than: str | None = None,
+    state: str | None = None,
+    keep_best: int | None = None,
+    by: str | None = None,
+    group: str | None = None,
+) -> list[Run]:
+    """The runs to delete, from all runs listed newest first. They match all given conditions.
+
+    A running run stays, and so does one that a running run still needs.
 
     Args:
+        runs: The runs.
+        now: The time at which their age is taken.
         keep: How many of the newest runs to keep in each folder of runs, always.
         older_than: An age such as ``30d``: deletes only runs that began earlier.
         state: Deletes only runs in this state.
@@ -45,70 +59,49 @@ class Rule:
             the folders.
 
     Raises:
-        UsageError: A value is not an age, number or state, or ``keep_best`` and ``by`` are not
-            given together.
+        UsageError: A value is not an age, number or state, ``keep_best`` and ``by`` are not given
+            together, no run measured the metric, or none knows the group.
     """
+    if (keep_best is None or by is None) and (keep_best, by, group) != (None, None, None):
+        raise UsageError("--keep-best and --by belong together", hint="--keep-best 5 --by val_loss")
+    for flag, count in (("--keep-best", keep_best), ("--keep", keep)):
+        if count is not None and count < 0:
+            raise UsageError(f"{flag} takes 0 or more, not {count}")
+    if state is not None:
+        _require_removable(state)
+    least = age(older_than) if older_than is not None else None
+    chosen = [
+        run
+        for run in _behind(keep or 0, runs, _folder)
+        if _is_removable(run)
+        and state in (None, run.state)
+        and (least is None or (run.started is not None and now - run.started > least))
+    ]
+    if by is not None:
+        others = {run.path for run in _but_the_best(runs, keep_best or 0, by, group)}
+        chosen = [run for run in chosen if run.path in others]
+    return [run for run in chosen if not _is_read_by_another(run, runs)]
 
-    def __init__(
-        self,
-        keep: int | None = None,
-        older_than: str | None = None,
-        state: str | None = None,
-        keep_best: int | None = None,
-        by: str | None = None,
-        group: str | None = None,
-    ) -> None:
-        if (keep_best is None or by is None) and (keep_best, by, group) != (None, None, None):
-            raise UsageError(
-                "--keep-best and --by belong together", hint="--keep-best 5 --by val_loss"
-            )
-        for flag, count in (("--keep-best", keep_best), ("--keep", keep)):
-            if count is not None and count < 0:
-                raise UsageError(f"{flag} takes 0 or more, not {count}")
-        if state == RUNNING:
-            raise UsageError("a run that is running is never removed", hint="stop it first")
-        if state == DAMAGED:
-            raise UsageError(
-                "a damaged run is never removed: its other files may be complete",
-                hint="restore its record from a copy, or remove its folder yourself",
-            )
-        self.is_empty = all(one is None for one in (keep, older_than, state, keep_best))
-        self._keep = keep or 0
-        self._age = age(older_than) if older_than is not None else None
-        self._state = require_state(state) if state is not None else None
-        self._keep_best = keep_best or 0
-        self._metric = Metric.parse(by) if by is not None else None
-        self._group = group or ""
 
-    def choose(self, runs: Sequence[Run], now: datetime) -> list[Run]:
-        """The runs to delete, from all runs listed newest first.
-
-        A running run stays, and so does one that a running run still needs.
-
-        Raises:
-            UsageError: No run measured the metric, or none knows the group.
-        """
-        chosen = [run for run in _behind(self._keep, runs, _folder) if self._applies(run, now)]
-        if self._metric:
-            others = {run.path for run in self._but_the_best(self._metric, runs)}
-            chosen = [run for run in chosen if run.path in others]
-        return [run for run in chosen if not _is_read_by_another(run, runs)]
-
-    def _applies(self, run: Run, now: datetime) -> bool:
-        if run.state == RUNNING or not _is_removable(run):
-            return False
-        if self._state is not None and run.state != self._state:
-            return False
-        return self._age is None or (run.started is not None and now - run.started > self._age)
-
-    def _but_the_best(self, metric: Metric, runs: Sequence[Run]) -> list[Run]:
-        ranked = [run for run in by_metric(metric, runs) if has_number(run, metric)]
-        if runs and not ranked:
-            raise unmeasured(metric, runs)
-        group = Known(runs).resolve(self._group) if self._group and runs else None
-        return _behind(
-            self._keep_best, ranked, (lambda run: repr(group.value(run))) if group else _folder
+def _require_removable(state: str) -> None:
+    if state == RUNNING:
+        raise UsageError("a run that is running is never removed", hint="stop it first")
+    if state == DAMAGED:
+        raise UsageError(
+            "a damaged run is never removed: its other files may be complete",
+            hint="restore its record from a copy, or remove its folder yourself",
         )
+    require_state(state)
+
+
+def _but_the_best(runs: Sequence[Run], number: int, by: str, named: str | None) -> list[Run]:
+    """The runs that are measured, and not among the best of their group."""
+    metric = Metric.parse(by)
+    ranked = [run for run in by_metric(metric, runs) if has_number(run, metric)]
+    if runs and not ranked:
+        raise unmeasured(metric, runs)
+    group = Known(runs).resolve(named) if named and runs else None
+    return _behind(number, ranked, (lambda run: repr(group.value(run))) if group else _folder)
 
 
 def _behind(number: int, runs: Iterable[Run], place: Callable[[Run], object]) -> list[Run]:
@@ -156,8 +149,9 @@ def require_state(word: str, states: Sequence[str] = STATES) -> str:
 
 
 def _is_removable(run: Run) -> bool:
-    """Whether it is a real folder. The target of a link may belong to another program."""
-    return run.path.is_dir() and not run.is_linked and not run.path.is_symlink()
+    """Whether it has ended, in a real folder. A link's target may belong to another program."""
+    is_folder = run.path.is_dir() and not run.is_linked and not run.path.is_symlink()
+    return is_folder and run.state != RUNNING
 
 
 class Removal(NamedTuple):

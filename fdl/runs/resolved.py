@@ -14,7 +14,7 @@ import os
 import zlib
 from functools import lru_cache
 
-from fdl.base.errors import FdlError, UsageError
+from fdl.base.errors import FdlError, UsageError, failing
 from fdl.base.files import open_bytes
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.base.suggest import did_you_mean
@@ -112,11 +112,8 @@ def _read(path: str) -> tuple[dict[str, Any], str]:
 
 
 def _config_file(file: str) -> dict[str, Any]:
-    try:
-        with open_bytes(file) as stream:
-            data = stream.read(_MAX_CONFIG_BYTES + 1)
-    except OSError as problem:
-        raise FdlError(f"{file} cannot be read: {problem.strerror}") from None
+    with failing(f"{file} cannot be read"), open_bytes(file) as stream:
+        data = stream.read(_MAX_CONFIG_BYTES + 1)
     if len(data) > _MAX_CONFIG_BYTES:
         raise FdlError(
             f"{file} is larger than {_MAX_CONFIG_BYTES >> 20} MiB: not a record of a run"

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fdl.base.errors import FdlError, UsageError
+from fdl.base.errors import FdlError, UsageError, failing
 from fdl.base.files import open_own, put_own, read_json, rewrite
 from fdl.base.masking import KNOWN
 from fdl.base.run_record import FOLDER_NAME, boot_id, host, started_ticks, status
@@ -131,13 +131,8 @@ def change(
     if old is not None:
         rewrite(file, old, new, name=str(file))
         return after
-    try:
+    with failing(f"{file} cannot be written", hint=f"check the permissions of {folder}"):
         put_own(folder, file, new)
-    except OSError as problem:
-        raise FdlError(
-            f"{file} cannot be written: {problem.strerror}",
-            hint=f"check the permissions of {folder}",
-        ) from None
     return after
 
 

@@ -19,8 +19,8 @@ What: TypeAlias = Literal[
 """What differs. Within one step, the earlier entry comes first."""
 
 _ORDER: tuple[What, ...] = get_args(What)
-_CHUNK = 4096
 _BYTES = 8
+_CHUNK = 4096 * _BYTES
 _MOST_NAMED = 3
 
 
@@ -160,22 +160,19 @@ def first_difference(a: Trace, b: Trace) -> Difference | None:
 
 
 def _weights(common: Coverage) -> Difference | None:
-    agreed = None
-    for step in common.weights:
-        left, right = common.a.weights[step], common.b.weights[step]
-        if left.digest == right.digest:
-            agreed = step
-            continue
-        names = _tensors(common, step)
-        named = f": {_listed(names)}" if names else ""
-        after = f" after step {step}" if step else ""
-        begin = step if agreed is None else agreed + 1
-        return common.at(
-            step, "weights" if step else "initial weights",
-            f"the weights differ{after}{named}", left.digest.hex(), right.digest.hex(),
-            certain_from=begin, agreed_steps=max(0, begin - common.first), tensors=names,
-        )  # fmt: skip
-    return None
+    found = _other_digest(common.weights, common.a.weights, common.b.weights)
+    if found is None:
+        return None
+    step, begin = found
+    left, right = common.a.weights[step], common.b.weights[step]
+    names = _tensors(common, step)
+    named = f": {_listed(names)}" if names else ""
+    after = f" after step {step}" if step else ""
+    return common.at(
+        step, "weights" if step else "initial weights",
+        f"the weights differ{after}{named}", left.digest.hex(), right.digest.hex(),
+        certain_from=begin, agreed_steps=max(0, begin - common.first), tensors=names,
+    )  # fmt: skip
 
 
 def _ranks(common: Coverage) -> Difference | None:
@@ -214,7 +211,8 @@ def _losses(common: Coverage) -> Difference | None:
         return None
     left, right = a.losses[begin_a + place], b.losses[begin_b + place]
     detail = f"the loss is {_value(left)} instead of {_value(right)}"
-    equal = (at for at in common.weights if at < step and _has_equal_weights(common, at))
+    known = [at for at in common.weights if at < step]
+    equal = (at for at in known if a.weights[at].digest == b.weights[at].digest)
     begin = max((at + 1 for at in equal), default=common.first)
     return common.at(step, "loss", detail, left, right, certain_from=begin)
 
@@ -262,24 +260,21 @@ def _samples(common: Coverage) -> Difference | None:
 
 def _batches(common: Coverage) -> Difference | None:
     """Compare the digests of batches, which are taken at some steps only."""
-    agreed = None
-    for step in common.contents:
-        left, right = common.a.contents[step], common.b.contents[step]
-        if left.digest == right.digest:
-            agreed = step
-            continue
-        begin = step if agreed is None else agreed + 1
-        places = list(_changed(b"".join(left.single), b"".join(right.single)))
-        numbers = common.a.batches_of(step)
-        names = common.a.samples(numbers[0]) if numbers else None
-        detail = f"the batch of step {step} has other content"
-        if places and names is not None and places[-1] < len(names):
-            detail = _told([names[at] for at in places], places)
-        return common.at(
-            step, "data content", detail, left.digest.hex(), right.digest.hex(),
-            certain_from=max(begin, common.first), place=places[0] if places else None,
-        )  # fmt: skip
-    return None
+    found = _other_digest(common.contents, common.a.contents, common.b.contents)
+    if found is None:
+        return None
+    step, begin = found
+    left, right = common.a.contents[step], common.b.contents[step]
+    places = list(_changed(b"".join(left.single), b"".join(right.single)))
+    numbers = common.a.batches_of(step)
+    names = common.a.samples(numbers[0]) if numbers else None
+    detail = f"the batch of step {step} has other content"
+    if places and names is not None and places[-1] < len(names):
+        detail = _told([names[at] for at in places], places)
+    return common.at(
+        step, "data content", detail, left.digest.hex(), right.digest.hex(),
+        certain_from=max(begin, common.first), place=places[0] if places else None,
+    )  # fmt: skip
 
 
 # --- Order of the samples ----------------------------------------------------------------------
@@ -381,34 +376,38 @@ def _unnamed(common: Coverage, step: int, epoch: int, other: int) -> Difference 
 # --- Values ------------------------------------------------------------------------------------
 
 
+def _other_digest(
+    steps: Sequence[int], one: Mapping[int, Digest], other: Mapping[int, Digest]
+) -> tuple[int, int] | None:
+    """The first step whose digests differ, and the first one in which the runs may have parted."""
+    begin = None
+    for step in steps:
+        if one[step].digest != other[step].digest:
+            return step, step if begin is None else begin
+        begin = step + 1
+    return None
+
+
 def _first_other(one: array[Any], other: array[Any]) -> int | None:
     """Place of the first value that differs in its bits; None if there is none."""
-    length = min(len(one), len(other))
-    for begin in range(0, length, _CHUNK):
-        end = min(begin + _CHUNK, length)
-        left, right = one[begin:end].tobytes(), other[begin:end].tobytes()
-        if left != right:
-            return begin + next(_changed(left, right))
-    return None
+    return next(_changed(one.tobytes(), other.tobytes()), None)
 
 
 def _changed(left: bytes, right: bytes) -> Iterator[int]:
     """The numbers of the groups of eight bytes that differ, as far as both reach."""
     end = min(len(left), len(right))
-    if left[:end] == right[:end]:
-        return
-    for at in range(0, end, _BYTES):
-        if left[at : at + _BYTES] != right[at : at + _BYTES]:
-            yield at // _BYTES
+    for begin in range(0, end, _CHUNK):
+        part = slice(begin, min(begin + _CHUNK, end))
+        if left[part] == right[part]:
+            continue
+        for at in range(part.start, part.stop, _BYTES):
+            if left[at : at + _BYTES] != right[at : at + _BYTES]:
+                yield at // _BYTES
 
 
 def changed_samples(a: Trace, b: Trace) -> list[int]:
     """Return the numbers of the samples with other content, as far as both know their digests."""
     return list(_changed(a.sample_digests, b.sample_digests))
-
-
-def _has_equal_weights(common: Coverage, step: int) -> bool:
-    return common.a.weights[step].digest == common.b.weights[step].digest
 
 
 def _tensors(common: Coverage, step: int) -> tuple[str, ...]:

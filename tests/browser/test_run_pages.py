@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def page_of(runs: Path, cache: Path) -> Iterator[str]:
     """The address of a page, while it is served."""
-    with PageServer(RunsPage(Catalog.of_places([runs], Cache(cache)), "runs/train")) as server:
+    with PageServer(RunsPage(Catalog([runs], Cache(cache)), "runs/train")) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield server.url

@@ -65,3 +65,15 @@ def test_variables_of_a_host_are_written_as_those_of_a_command(project: Any) -> 
     assert found
     box, far = machines(Project(found), "box,far")
     assert (box.variables, far.variables) == ({"FAST": "true", "LEVEL": "2"}, {})
+
+
+def test_this_machine_is_not_sought_with_ssh(fdl: Any, project: Any) -> None:
+    # It ends what fdl has started on the host, the parent of its own parent.
+    ends = 'kill -9 $(cut -d " " -f 4 /proc/$PPID/stat); sleep 60'
+    here = f"{{python: {sys.executable}}}"
+    root = project({"fdl.yml": f"hosts: {{here: {here}}}\ncommands: {{t: {{run: '{ends}'}}}}\n"})
+    done = fdl("--on", "here", "t", cwd=root)
+    assert done.exit == 1
+    assert "here (rank 0): the connection has ended with code " in done.err
+    assert "hint: ps -fu $(id -un)\n" in done.err
+    assert "ssh" not in done.err

@@ -216,7 +216,7 @@ def test_completion_offers_the_runs_that_can_be_read(fdl):
 def test_the_page_of_many_runs_shows_those_that_can_be_read(hostile):
     from fdl.runs.pages.catalog import Cache, Catalog
 
-    catalog = Catalog.of_places([hostile / "runs"], Cache(hostile / "cache"))
+    catalog = Catalog([hostile / "runs"], Cache(hostile / "cache"))
     assert {GOOD, OTHER} <= {one.path.name for one in catalog.entries()}
 
 

@@ -173,7 +173,7 @@ def ui(
 
     searched = places(ctx.obj, path)
     title = ", ".join(str(shortened(place)) for place in searched)
-    catalog = Catalog.of_places(searched)
+    catalog = Catalog(searched)
     page = RunsPage(catalog, title)
     with PageServer(page, port, token=page_token() if token else "") as server:
         # The browser needs longer to start than most runs need to be read.

@@ -23,7 +23,7 @@ from fdl.cli.commands.runs import (
 from fdl.cli.commands.verb import Complete, Context, DryRun, Group, Verb
 from fdl.runs import prune as pruning
 from fdl.runs.find import choose, search, shortened
-from fdl.runs.prune import Removal, Rule, continued_by, remove
+from fdl.runs.prune import Removal, continued_by, remove
 from fdl.runs.run import RUNNING
 
 if TYPE_CHECKING:
@@ -126,16 +126,19 @@ def prune(
     Raises:
         FdlError: Nothing says which runs go, a name is wrong, or a file cannot be removed.
     """
-    rule = Rule(keep, older_than, state, keep_best, by, group)
     kept = pruning.kinds(checkpoints) if checkpoints is not None else None
-    if rule.is_empty and where is None and kept is None:
+    conditions = (keep_best, by, group, keep, older_than, state, where, checkpoints)
+    if all(one is None for one in conditions):
         raise UsageError(
             "no condition says which runs or checkpoints to remove",
             hint="give --keep N, --keep-best N --by METRIC, --where CONDITION or "
             "--checkpoints KINDS",
         )
     every = search(places(ctx.obj, path))
-    runs = rule.choose(every, datetime.now().astimezone())
+    runs = pruning.choose(
+        every, datetime.now().astimezone(), keep=keep, older_than=older_than, state=state,
+        keep_best=keep_best, by=by, group=group,
+    )  # fmt: skip
     meeting = {run.path for run in only_where(where, every)}
     runs = [run for run in runs if run.path in meeting and not run.is_linked]
     if kept is not None:

@@ -65,7 +65,7 @@ def tag(
 def _runs_and_tags(words: list[str], places: list[Path]) -> tuple[list[Run], list[str]]:
     """The runs that the first words mean, and the tags after them."""
     runs = [choose(words[0], places)]
-    names = {run.name for run in search(places)}
+    names = {name for run in search(places) for name in (run.name, run.title)}
     place = 1
     while place < len(words) and (words[place] in names or stands_for_a_run(words[place])):
         runs.append(choose(words[place], places))

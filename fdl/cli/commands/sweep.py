@@ -111,6 +111,7 @@ def _continue(
 ) -> int:
     project = call.project()
     sweep = choose(name, project)
+    sweep.require_settings()
     project = Project(project.found, sweep.settings["env"], writes_cache=True)
     place = call.here().replaced(append=sweep.settings["append"])
     request = Request.of_record(sweep.settings, call.invocation.work).grown(each, trials)

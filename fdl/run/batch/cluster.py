@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fdl.base import output
 from fdl.base.errors import FdlError
 from fdl.base.signals import handled, interrupt
-from fdl.run.batch.queue import FOLDER, GONE, OVER, States, folder_of_call, remember
+from fdl.run.batch.queue import GONE, OVER, States, folder_of_call, remember
 from fdl.run.lines import write_all
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ class Cluster:
 
     def __init__(self, root: str, settings: Settings) -> None:
         self._root = root
-        self.folder = Path(root, FOLDER)
         self._settings = settings
         self._submitit = _library()
         absent = [one for one in ("sbatch", "srun", "squeue") if shutil.which(one) is None]
@@ -89,13 +88,13 @@ class Cluster:
         Raises:
             FdlError: The cluster refuses them.
         """
-        self.folder = folder_of_call(self._root)
+        folder = folder_of_call(self._root)
         slurm, core = self._submitit.slurm.slurm, self._submitit.core
         parameters = self._settings.parameters
         if len(self._settings.kinds) > 1:
-            executor = _unequal(slurm, self.folder, self._settings)
+            executor = _unequal(slurm, folder, self._settings)
         else:
-            executor = slurm.SlurmExecutor(self.folder, max_num_timeout=self._settings.requeues)
+            executor = slurm.SlurmExecutor(folder, max_num_timeout=self._settings.requeues)
         if at_once:
             parameters["array_parallelism"] = at_once
         try:
@@ -109,7 +108,7 @@ class Cluster:
             raise self._refused(str(problem)) from None
         for job, task, name in zip(jobs, tasks, names, strict=True):
             directory = task.row["folder"] if task.row else ""
-            remember(self.folder, job.job_id, name, directory)
+            remember(folder, job.job_id, name, directory)
         return jobs
 
     def wait(self, jobs: Sequence[Any], ended: Callable[[int, Ended], None]) -> None:
@@ -125,7 +124,7 @@ class Cluster:
         Raises:
             KeyboardInterrupt: Ctrl-C; the jobs are canceled.
         """
-        logs = self._logs(jobs[0]) if len(jobs) == 1 else []
+        logs = _logs(jobs[0]) if len(jobs) == 1 else []
         waiting = {place: _Waiting(job, quiet=len(jobs) > 1) for place, job in enumerate(jobs)}
         states = States(job.job_id for job in jobs)
         with self._canceling(waiting):
@@ -142,12 +141,6 @@ class Cluster:
                     time.sleep(_POLL_S)
         for log in logs:
             log.copy()
-
-    def _logs(self, job: Any) -> list[_Log]:
-        """The logs of every machine: torchrun may put rank 0 on any of them."""
-        paths = self._submitit.core.utils.JobPaths
-        every = [paths(self.folder, job.job_id, task) for task in range(self._settings.nodes)]
-        return [log for one in every for log in (_Log(one.stderr, 2), _Log(one.stdout, 1))]
 
     @contextmanager
     def _canceling(self, waiting: dict[int, _Waiting]) -> Iterator[None]:
@@ -238,6 +231,12 @@ class _Log:
             while data := file.read(1 << 16):
                 self._at += len(data)
                 write_all(self._stream, data)
+
+
+def _logs(job: Any) -> list[_Log]:
+    """The logs of every machine: torchrun may put rank 0 on any of them."""
+    every = [job.task(number).paths for number in range(job.num_tasks)]
+    return [log for one in every for log in (_Log(one.stderr, 2), _Log(one.stdout, 1))]
 
 
 def _library() -> Any:

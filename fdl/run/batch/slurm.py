@@ -192,8 +192,12 @@ def _task(step: Step, settings: Settings) -> Task:
     return Task(step.words, str(Path.cwd()), nodes=settings.nodes, row=row)
 
 
-def refuse(work: Work) -> None:
+def refuse(work: Work, *, sweep: bool = False) -> None:
     """Refuse flags that go with this machine only.
+
+    Args:
+        work: The flags.
+        sweep: Whether they are those of a sweep, which may have several jobs.
 
     Raises:
         UsageError: One of them was given.
@@ -209,7 +213,7 @@ def refuse(work: Work) -> None:
             "array are submitted together",
             hint="leave out `--on slurm`, or give the values: --each lr=1e-3,3e-3",
         )
-    if work.jobs and not work.wants_sweep():
+    if work.jobs and not sweep:
         raise UsageError(
             "`--on slurm` takes one command", hint="fdl --on slurm COMMAND, once for each"
         )

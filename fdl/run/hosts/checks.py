@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.base import output
 from fdl.base.errors import FdlError
-from fdl.base.light_record import Record
 from fdl.run.batch.task import joining
 from fdl.run.hosts.connection import NO_FOLDER, NO_PYTHON, Connection
 from fdl.run.hosts.far import digest
@@ -30,31 +29,6 @@ if TYPE_CHECKING:
 _ANSWERS_S = 45.0
 _CLOCK_S = 2.0
 _PORTS = 100
-
-
-class Checked(Record):
-    """The hosts after the checks.
-
-    Attributes:
-        findings: What is wrong.
-        ranks: How many ranks each host has; 0 where that is not known.
-        meeting: ``address:port`` where several hosts meet; empty for one host.
-        own: The address of each host in the network of the ranks; empty if it is not known.
-    """
-
-    findings: Sequence[Finding]
-    ranks: Sequence[int]
-    meeting: str
-    own: Sequence[str]
-
-    def ranks_of(self, number: int) -> str:
-        """The ranks of a host in words: ``rank 2``, ``ranks 0 to 3``."""
-        first, count = sum(self.ranks[:number]), self.ranks[number]
-        if not all(self.ranks[:number]) or not any(self.ranks):
-            return f"host {number + 1} of {len(self.ranks)}"
-        if count == 0:
-            return f"from rank {first}"
-        return f"rank {first}" if count == 1 else f"ranks {first} to {first + count - 1}"
 
 
 def tracked_files(root: str) -> list[str]:
@@ -76,6 +50,12 @@ class Checks:
         step: The command.
         where: How it runs there.
         files: The files that must be the same as here.
+
+    Attributes:
+        findings: What is wrong.
+        ranks: How many ranks each host has; 0 where that is not known.
+        meeting: ``address:port`` where several hosts meet; empty for one host.
+        own: The address of each host in the network of the ranks; empty if it is not known.
     """
 
     def __init__(
@@ -90,20 +70,69 @@ class Checks:
         self._command = shlex.join(step.words)
         self._typed = f"fdl --on {where.on} {self._command}"
         self._files = {name: digest(Path(step.plan.root, name)) for name in files}
-        self._findings: list[Finding] = []
+        self.findings: list[Finding] = []
+        self.ranks: list[int] = []
+        self.meeting = ""
+        self.own = [""] * len(connections)
 
-    def run(self) -> Checked:
+    def run(self) -> None:
         """Check every host, then whether the hosts reach each other."""
         with ThreadPoolExecutor(len(self._all)) as pool:
-            self._findings += chain.from_iterable(pool.map(self._each, self._all))
+            self.findings += chain.from_iterable(pool.map(self._each, self._all))
         self._compare()
-        meeting, own = "", [""] * len(self._all)
         if len(self._all) > 1 and self._all[0].facts:
-            meeting, own = self._meet()
-        ranks = [0 if self._elastic else _ranks(one.facts) for one in self._all]
+            self._meet()
+        self.ranks = [0 if self._elastic else _ranks(one.facts) for one in self._all]
         names = [one.machine.name for one in self._all]
-        ordered = sorted(self._findings, key=lambda one: names.index(one.host))
-        return Checked(ordered, ranks, meeting, own)
+        self.findings.sort(key=lambda one: names.index(one.host))
+
+    def ranks_of(self, one: Connection) -> str:
+        """The ranks of a host in words: ``rank 2``, ``ranks 0 to 3``."""
+        number = self._all.index(one)
+        first, count = sum(self.ranks[:number]), self.ranks[number]
+        if not all(self.ranks[:number]) or not any(self.ranks):
+            return f"host {number + 1} of {len(self.ranks)}"
+        if count == 0:
+            return f"from rank {first}"
+        return f"rank {first}" if count == 1 else f"ranks {first} to {first + count - 1}"
+
+    def show(self, *, always: bool) -> None:
+        """Print the table of the checks, if there is a finding or it is asked for."""
+        if not always and not self.findings and output.is_quiet():
+            return
+        from fdl.base.tables import table
+
+        rows = []
+        for one in self._all:
+            name, ranks = one.machine.name, self.ranks_of(one)
+            mine = [each for each in self.findings if each.host == name]
+            rows += [(name, ranks, each.check, each.cause) for each in mine]
+            if not mine:
+                rows.append((name, ranks, "ok", _summary(one.facts)))
+        heads = ("host", "ranks", "check", "found")
+        output.console(stderr=True).print(table(rows, heads, wrap=(3,)))
+        if len(self._all) > 1 and all(_could_be_elastic(one.facts) for one in self._all):
+            output.note(
+                "all hosts have torchft: with `--ranks 1 --elastic`, one may be lost during "
+                "training"
+            )
+        for each in self.findings:
+            output.hint(f"{each.host}: {each.next}")
+
+    def require(self) -> None:
+        """Refuse to start while a finding stops it.
+
+        Raises:
+            FdlError: It names the first one.
+        """
+        stops = [one for one in self.findings if one.stops]
+        if stops:
+            names = ", ".join(dict.fromkeys(one.host for one in stops))
+            raise FdlError(
+                f"nothing was started: {names} cannot take part ({stops[0].check}: "
+                f"{stops[0].cause})",
+                hint=stops[0].next,
+            )
 
     def _each(self, one: Connection) -> list[Finding]:
         """Connect to a host and ask it."""
@@ -183,16 +212,16 @@ class Checks:
             if minor[0] != minor[1]:
                 cause = f"Python is {minor[1]} here and {minor[0]} on {there}"
                 make = machine.typed(f"python{minor[0]} -m venv --clear .venv")
-                self._findings.append(machine.finding("Python", cause, make))
+                self.findings.append(machine.finding("Python", cause, make))
             for name, version in first["packages"].items():
                 mine = one.facts["packages"].get(name, version)
                 if _release(mine) != _release(version):
                     cause = f"{name} is {mine} here and {version} on {there}"
                     pip = f"{machine.python} -m pip install {name}=={_release(version)}"
-                    self._findings.append(machine.finding("packages", cause, machine.typed(pip)))
+                    self.findings.append(machine.finding("packages", cause, machine.typed(pip)))
 
-    def _meet(self) -> tuple[str, list[str]]:
-        """Find an address of the first host that all others reach; the own address of each.
+    def _meet(self) -> None:
+        """Find an address of the first host that all others reach, and the own address of each.
 
         A host behind a jump host may have another address for ssh than for its neighbours.
         """
@@ -209,10 +238,10 @@ class Checks:
                 continue
             own, unreached = self._reach(host, answer["port"])
             if not unreached:
-                return f"{host}:{answer['port']}", own
+                self.meeting, self.own = f"{host}:{answer['port']}", own
+                return
             problems = problems or unreached
-        self._findings += problems
-        return "", [""] * len(self._all)
+        self.findings += problems
 
     def _not_heard(self, answer: Mapping[str, Any], host: str, port: int) -> Finding:
         """Why the first host cannot wait at an address."""
@@ -292,45 +321,6 @@ class Checks:
         else:
             cause, following = f"the files cannot be copied: {said[0]}", "df -h ."
         return machine.finding("sync", cause, machine.typed(following))
-
-
-def show(checked: Checked, connections: Sequence[Connection], *, always: bool) -> None:
-    """Print the table of the checks, if there is a finding or it is asked for."""
-    if not always and not checked.findings and output.is_quiet():
-        return
-    from fdl.base.tables import table
-
-    rows = []
-    for number, one in enumerate(connections):
-        machine = one.machine
-        mine = [each for each in checked.findings if each.host == machine.name]
-        rows += [(machine.name, checked.ranks_of(number), each.check, each.cause) for each in mine]
-        if not mine:
-            rows.append((machine.name, checked.ranks_of(number), "ok", _summary(one.facts)))
-    heads = ("host", "ranks", "check", "found")
-    output.console(stderr=True).print(table(rows, heads, wrap=(3,)))
-    if len(connections) > 1 and all(_could_be_elastic(one.facts) for one in connections):
-        output.note(
-            "all hosts have torchft: with `--ranks 1 --elastic`, one may be lost during training"
-        )
-    for each in checked.findings:
-        output.hint(f"{each.host}: {each.next}")
-
-
-def require(checked: Checked) -> None:
-    """Refuse to start while a finding stops it.
-
-    Raises:
-        FdlError: It names the first one.
-    """
-    for each in checked.findings:
-        if each.stops:
-            names = list(dict.fromkeys(one.host for one in checked.findings if one.stops))
-            raise FdlError(
-                f"nothing was started: {', '.join(names)} cannot take part ({each.check}: "
-                f"{each.cause})",
-                hint=each.next,
-            )
 
 
 def _could_be_elastic(facts: Mapping[str, Any]) -> bool:

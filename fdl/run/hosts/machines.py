@@ -86,6 +86,10 @@ class Machine(Record):
         inside = f"cd {shlex.quote(self.folder)} && {command}"
         return inside if self.is_here else f"ssh {self.address} {shlex.quote(inside)}"
 
+    def sought(self, command: str) -> str:
+        """What to type for a host that is lost: a command that seeks it; here, the processes."""
+        return "ps -fu $(id -un)" if self.is_here else command
+
     def finding(self, check: str, cause: str, following: str, *, stops: bool = True) -> Finding:
         """What a check has found here, and the command that fixes it."""
         return Finding(self.name, check, cause, following, stops)

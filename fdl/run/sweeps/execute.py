@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 _MOST_COLUMNS = 8
 """Runs that the comparison shows beside each other."""
 
+_ENDS = {"complete": DONE, "failed": FAILED, "diverged": FAILED}
+"""How a run has ended by its record -> how it stands in its sweep."""
+
 
 def without_flags(
     project: Project, words: Sequence[str], work: Work
@@ -74,17 +77,26 @@ class Runs:
     """
 
     def __init__(self, project: Project, request: Request, place: Host) -> None:
-        if request.work.on:
+        work = request.work
+        if work.hosts:
+            raise UsageError(
+                "a sweep runs on this machine or on a cluster, not on hosts",
+                hint="fdl --on slurm COMMAND --each …, or leave out `--on`",
+            )
+        if work.on:
+            refuse(work, sweep=True)
             place = away(place)
         self._project = project
         self._request = request
-        self._place = with_gpus(place.replaced(terminal=False), request.work.gpus_each)
+        self._place = with_gpus(place.replaced(terminal=False), work.gpus_each)
         self._steps = steps_of(project, request.words, self._place)
+        if work.on:
+            refuse_array(self._steps[-1].plan)
         self._rows: dict[int, Row] = {}
         self.launch = redacted(self._steps[-1].plan).launch
         self.target = Target(project, request.words, self._steps[-1].plan)
         self.search: Search | None = None
-        if request.work.search:
+        if work.search:
             self.search = Search(request)
 
     def plan(self, row: Row, folder: Path) -> Plan:
@@ -159,8 +171,8 @@ class Runs:
         row.state, row.code, row.seconds = RUNNING, None, 0.0
         folder = self._sweep.directory(row)
         folder.mkdir(parents=True, exist_ok=True)
-        # The run begins again.
-        for name in (RECORD, CONFIG):
+        # The run begins again. One that can be continued still can if it cannot be started now.
+        for name in (RECORD, CONFIG) if _resumable(folder) is None else ():
             (folder / name).unlink(missing_ok=True)
         self._sweep.save()
         return ""
@@ -190,13 +202,6 @@ def begin(
         FdlError: The command, a setting or a value is wrong, or the sweep cannot be written.
     """
     work = request.work
-    if work.hosts:
-        raise UsageError(
-            "a sweep runs on this machine or on a cluster, not on hosts",
-            hint="fdl --on slurm COMMAND --each …, or leave out `--on`",
-        )
-    if work.on:
-        refuse(work)
     runs = Runs(project, request, place)
     search = runs.search
     rows = _rows(request)
@@ -212,8 +217,6 @@ def begin(
     # A value that the program refuses ends the sweep before its first run.
     tried = [Row(name_of(one), one) for one in search.corners()] if search else rows
     plans = [runs.plan(row, folder / name / row.name) for row in tried]
-    if work.on:
-        refuse_array(plans[0])
     output.warnings(project.untold())
     if dry_run:
         heading = ""
@@ -257,6 +260,7 @@ def _finish(
 ) -> int:
     """Run what a sweep lacks of a request, or show it."""
     if dry_run:
+        _settle(sweep)
         rows = [*_left(sweep, failed=failed), *_missing(sweep, request)]
         plans = [runs.plan(row, sweep.directory(row)) for row in rows]
         work = request.work
@@ -268,6 +272,7 @@ def _finish(
     with sweep.alone():
         # Another process may have changed it before the lock was free.
         sweep = Sweep.read(sweep.path) or sweep
+        _settle(sweep)
         left, missing = _left(sweep, failed=failed), _missing(sweep, request)
         rows = [*left, *missing]
         # What the program or the search refuses ends the call before the record changes.
@@ -314,6 +319,16 @@ def _former(
         elif {row.name for row in sweep.rows} < names and [*old["each"]] == [*wanted["each"]]:
             return sweep
     return None
+
+
+def _settle(sweep: Sweep) -> None:
+    """Note how runs have ended while no fdl was there: jobs of a cluster outlive a killed one."""
+    for row in sweep.rows:
+        run = newest(sweep.directory(row)) if row.state == RUNNING else None
+        if run and run.state in _ENDS:
+            code = run.record.get("exit_code")
+            row.code, row.seconds = code if isinstance(code, int) else None, run.seconds or 0.0
+            row.state = FAILED if row.code else _ENDS[run.state]
 
 
 def _left(sweep: Sweep, *, failed: bool) -> list[Row]:

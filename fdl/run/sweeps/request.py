@@ -12,7 +12,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from fdl.base.errors import FdlError, ManifestError, SelectionError, UsageError
+from fdl.base.errors import ManifestError, SelectionError, UsageError
 from fdl.base.global_flags import BEHIND, SPELLINGS
 from fdl.base.light_record import Record
 from fdl.base.masking import KNOWN
@@ -253,9 +253,11 @@ class Request:
                 hint="pass the secret in an environment variable, and begin the sweep again",
             )
         kept = {key: record[key] for key in ("zip", "search", "goal", "trials")}
-        typed = {key: getattr(work, key) or record[key] for key in ("jobs", "gpus_each")}
+        jobs = work.jobs or record["jobs"]
+        # GPUs of its own are those of this machine.
+        gpus_each = work.gpus_each or (0 if work.on else record["gpus_each"])
         axes = [axis(*one) for one in record["each"].items()]
-        return cls(record["command"], axes, work.replaced(**kept, **typed))
+        return cls(record["command"], axes, work.replaced(jobs=jobs, gpus_each=gpus_each, **kept))
 
     def record(self) -> dict[str, Any]:
         """The request for ``sweep.json``."""
@@ -263,7 +265,7 @@ class Request:
         return {
             "command": KNOWN.texts(redact_tokens(self.words)), "each": each,
             "zip": work.zip, "search": work.search, "trials": work.trials, "goal": work.goal,
-            "jobs": work.jobs or 1, "gpus_each": work.gpus_each,
+            "jobs": work.jobs or 0, "gpus_each": work.gpus_each,
         }  # fmt: skip
 
     def grown(self, each: Sequence[str], trials: int) -> Request:
@@ -368,6 +370,12 @@ def of_manifest(project: Project, name: str, work: Work) -> Request:
 
 
 def _of_block(block: Node, name: str, project: Project, work: Work) -> Request:
+    if "/" in name or name.startswith("."):
+        raise ManifestError(
+            f"{origin(block, project.directory)}: no sweep can be called `{name}`, because its "
+            "directory has this name",
+            hint="choose a name without `/` that does not begin with a dot",
+        )
     each = block.get("each")
     axes = [_axis(key, node, project) for key, node in (each.mapping if each else {}).items()]
     for key in ("zip", "search", "trials", "goal", "jobs", "gpus_each"):
@@ -380,12 +388,10 @@ def _of_block(block: Node, name: str, project: Project, work: Work) -> Request:
         if not selected.known:
             raise unknown(selected, project)
         return Request(words, axes, work, name)
-    except SelectionError as problem:
-        raise _at(block.get("command") or block, project, problem.message, problem.hint) from None
-    except ValueError as problem:
-        raise _at(block.get("command") or block, project, str(problem)) from None
+    except (SelectionError, ValueError) as problem:
+        raise _at(block.get("command") or block, project, problem) from None
     except UsageError as problem:
-        raise _at(block, project, problem.message, problem.hint) from None
+        raise _at(block, project, problem) from None
 
 
 def _axis(key: str, node: Node, project: Project) -> Axis:
@@ -395,8 +401,10 @@ def _axis(key: str, node: Node, project: Project) -> Axis:
             return axis(key, [spelled(item.value) for item in value])
         return axis(key, spelled(value))
     except UsageError as problem:
-        raise _at(node, project, problem.message, problem.hint) from None
+        raise _at(node, project, problem) from None
 
 
-def _at(node: Node, project: Project, problem: str, hint: str = "correct it") -> FdlError:
+def _at(node: Node, project: Project, problem: Exception) -> ManifestError:
+    """A problem with its place in the manifest."""
+    hint = getattr(problem, "hint", "correct it")
     return ManifestError(f"{origin(node, project.directory)}: {problem}", hint=hint)

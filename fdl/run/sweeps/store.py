@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdl.base import run_record
-from fdl.base.errors import FdlError, UsageError
+from fdl.base.errors import FdlError, UsageError, failing
 from fdl.base.files import inside, new_folder, put_own, read_json, subfolders
 from fdl.plan.recorded import USUAL_FOLDER
 from fdl.run.step import DONE, FAILED, STOPPED
@@ -31,6 +31,12 @@ _DEPTH = 4
 _EXAMPLE = "fdl COMMAND --each lr=1e-3,3e-3"
 
 WAITING, RUNNING = "waiting", "running"
+_SETTINGS: dict[str, tuple[type, ...]] = {
+    "each": (dict,), "zip": (bool,), "search": (str,), "trials": (int,), "goal": (str,),
+    "jobs": (int,), "gpus_each": (int,), "append": (bool,), "env": (str, type(None)),
+}  # fmt: skip
+"""What a sweep keeps beside its command and its runs, to be continued from."""
+
 STATES = (DONE, FAILED, STOPPED, RUNNING, WAITING)
 """How a run of a sweep stands. One that is ``running`` without a process was interrupted."""
 
@@ -75,15 +81,10 @@ class Sweep:
         Raises:
             FdlError: It cannot be written.
         """
-        try:
+        with failing(f"{folder} cannot be written", hint="choose another folder with `--output`"):
             folder.mkdir(parents=True, exist_ok=True)
             made = cls(Path(new_folder(folder, name)), settings, rows)
             made.save()
-        except OSError as problem:
-            raise FdlError(
-                f"{folder} cannot be written: {problem.strerror}",
-                hint="choose another folder with `--output`",
-            ) from None
         return made
 
     @classmethod
@@ -99,6 +100,19 @@ class Sweep:
             return cls(path, content, rows) if sound else None
         except (KeyError, TypeError, ValueError):
             return None
+
+    def require_settings(self) -> None:
+        """Refuse a sweep whose file does not say how to continue it.
+
+        Raises:
+            FdlError: The message names what is wrong.
+        """
+        for key, kinds in _SETTINGS.items():
+            if not isinstance(self.settings.get(key, ...), kinds):
+                raise FdlError(
+                    f"{shortened(self.path / FILE)} is damaged: `{key}` is missing or wrong",
+                    hint="restore it from a copy, or begin the sweep again",
+                )
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ import math
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fdl.base.errors import failing
 from fdl.base.protobuf import fields
 from fdl.runs.importing.foreign import Curve, Foreign, UnreadableRunError, moment
 
@@ -59,10 +60,8 @@ def read_log(file: Path) -> Foreign:
     Raises:
         UnreadableRunError: The file cannot be read, or has no run.
     """
-    try:
+    with failing(f"{file} cannot be read", kind=UnreadableRunError):
         data = file.read_bytes()
-    except OSError as problem:
-        raise UnreadableRunError(f"{file} cannot be read: {problem.strerror}") from None
     made = Foreign("wandb", file.parent, "", file.parent.name, moment(0), state="interrupted")
     made.origin = "config of W&B"
     summary: dict[str, float] = {}

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fdl.base.errors import FdlError
+from fdl.base.errors import failing
 from fdl.base.files import open_own, own, put_own, read_json, staging
 from fdl.base.masking import KNOWN
 from fdl.runs.importing.foreign import EPOCH, STEP, Curve
@@ -327,19 +327,17 @@ def _timeless(record: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def _write_new(path: Path, content: Mapping[str, bytes]) -> None:
     """Make a run directory under another name first, so that it is never seen incomplete."""
-    try:
+    with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with staging(path.parent) as temporary:
             for name, data in content.items():
                 put_own(temporary, temporary / name, data)
             temporary.rename(path)
-    except OSError as problem:
-        raise _refused(path, problem) from None
 
 
 def _update(path: Path, content: Mapping[str, bytes]) -> None:
     """Replace the files that differ, each as a whole; the record comes last."""
-    try:
+    with _writing(path):
         for name, data in content.items():
             file = path / name
             if not _holds(file, data):
@@ -347,15 +345,11 @@ def _update(path: Path, content: Mapping[str, bytes]) -> None:
         for file in Path(own(path, path / FOLDER)).glob("*.f64"):
             if f"{FOLDER}/{file.name}" not in content:
                 file.unlink(missing_ok=True)
-    except OSError as problem:
-        raise _refused(path, problem) from None
 
 
-def _refused(path: Path, problem: OSError) -> FdlError:
-    return FdlError(
-        f"{path} cannot be written: {problem.strerror}",
-        hint=f"check the permissions of {path.parent}, or name another folder with --into",
-    )
+def _writing(path: Path) -> failing:
+    hint = f"check the permissions of {path.parent}, or name another folder with --into"
+    return failing(f"{path} cannot be written", hint)
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

@@ -22,7 +22,7 @@ from fdl.runs.step_files import StepFiles
 from fdl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
 _FRESH_SECONDS = 1.0
@@ -179,12 +179,12 @@ class Catalog:
     """The runs of some folders. Several threads may use it.
 
     Args:
-        find: Returns the runs, in the order of the page.
+        places: The folders.
         cache: Where rows are kept between two programs.
     """
 
-    def __init__(self, find: Callable[[], Sequence[Run]], cache: Cache | None = None) -> None:
-        self._find = find
+    def __init__(self, places: Sequence[Path], cache: Cache | None = None) -> None:
+        self._places = places
         self._cache = cache or Cache()
         # Held by the thread that reads the disk.
         self._turn = threading.Lock()
@@ -197,11 +197,6 @@ class Catalog:
         self._reading = False
         self._looked = 0.0
         self._version = 0
-
-    @classmethod
-    def of_places(cls, places: Sequence[Path], cache: Cache | None = None) -> Catalog:
-        """The catalog of all runs in some folders."""
-        return cls(lambda: search(places), cache)
 
     def entries(self) -> list[Entry]:
         """All runs, in the order of the page; they are read at the first call."""
@@ -266,7 +261,7 @@ class Catalog:
         with self._turn:
             if self._is_fresh():
                 return
-            runs = {str(run.path): run for run in self._find()}
+            runs = {str(run.path): run for run in search(self._places)}
             self._found = list(runs)
             for key in runs:
                 self._numbers.setdefault(key, len(self._numbers))

@@ -300,6 +300,29 @@ def test_a_sweep_is_a_job_array(program, slurm, fdl, cluster, tmp_path):
     assert (again.exit, "job 102: 1 runs" in again.err) == (3, True), again.err
 
 
+def test_a_sweep_is_continued_as_it_was_begun(program, slurm, fdl, tmp_path):
+    program(COUNTS)
+    assert slurm("train", "--each", "lr=0.3,0.30").exit == 3
+    assert slurm("sweep", "resume", "--retry", "failed").exit == 3
+    scripts = [one.read_text() for one in tmp_path.glob(".fdl/slurm/*/*_submission.sh")]
+    arrays = [line for text in scripts for line in text.splitlines() if "--array" in line]
+    assert (len(arrays), len({*arrays})) == (2, 1), arrays
+    for flags, said in (
+        (("--on", "alpha,beta"), "a sweep runs on this machine or on a cluster, not on hosts"),
+        (("--on", "slurm", "--gpus-each", "1"), "slurm: {gpus: 1}"),
+    ):
+        done = fdl(*flags, "sweep", "resume", "--retry", "failed")
+        assert done.exit != 0
+        assert said in done.err
+
+
+def test_a_dry_run_of_a_job_is_one_json_document(program, slurm):
+    program(COUNTS)
+    shown = slurm("--dry-run", "--json", "train", "--lr", "0.2")
+    assert shown.exit == 0, shown.err
+    assert json.loads(shown.out)["argv"][-2:] == ["--lr", "0.2"]
+
+
 def test_what_a_sweep_needs_runs_once_and_before_it(project, slurm):
     folder = project(
         {

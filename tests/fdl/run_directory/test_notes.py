@@ -51,6 +51,14 @@ def test_tags_are_added_shown_and_removed(runs, fdl):
     assert offered[:2] == ["baseline\tTag", "paper\tTag"]
 
 
+def test_the_name_that_a_run_was_given_is_no_tag(runs, fdl):
+    for folder, title in ((FIRST, "small"), (SECOND, "large")):
+        record = json.loads((runs / folder / "run.json").read_text())
+        (runs / folder / "run.json").write_text(json.dumps({**record, "name": title}))
+    session = fdl("runs", "tag", "small", "large", "paper")
+    assert session.out.splitlines() == [f"out/{FIRST}  paper", f"out/{SECOND}  paper"]
+
+
 @pytest.mark.usefixtures("runs")
 def test_a_note_is_written_printed_and_removed(fdl):
     assert "the note is written" in fdl("runs", "note", "last", "with the old data\nagain").err

@@ -63,6 +63,13 @@ def test_following_a_run_that_has_ended_ends_at_once(tmp_path, fdl, state, code)
     assert session.err == f"runs/{NAME}: {state}\n"
 
 
+@pytest.mark.parametrize("how", [[], ["--follow"]])
+def test_only_the_end_of_a_line_ends_it(tmp_path, fdl, how):
+    run = trail(tmp_path / "runs" / NAME)
+    (run / "training.log").write_bytes(b"10 %\r20 %\na\x0cb\xe2\x80\xa8c\r\nend")
+    assert fdl("runs", "tail", *how).out == "10 %\\r20 %\na\\x0cb\\u2028c\nend\n"
+
+
 @pytest.fixture
 def watcher(tmp_path):
     """Somebody who follows the last run."""

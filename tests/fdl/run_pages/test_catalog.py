@@ -53,7 +53,7 @@ def test_a_row_has_settings_with_origins_metrics_tags_and_no_secret(tmp_path, ca
         error="<script>alert(1)</script>",
     )
     (run / "notes.json").write_text(json.dumps({"tags": ["paper", 3], "note": "again"}))
-    [row] = rows(Catalog.of_places([tmp_path / "runs"], cache)).values()
+    [row] = rows(Catalog([tmp_path / "runs"], cache)).values()
     assert row["config"] == {
         "lr": (0.1, "train/fdl.yml:9:13"),
         "token": ("<secret>", "recorded"),
@@ -90,7 +90,7 @@ def test_a_row_has_settings_with_origins_metrics_tags_and_no_secret(tmp_path, ca
 
 def test_only_runs_that_changed_are_told_again(tmp_path, cache):
     first = trail(tmp_path / "runs" / NAME)
-    catalog = Catalog.of_places([tmp_path / "runs"], cache)
+    catalog = Catalog([tmp_path / "runs"], cache)
     before = catalog.changes(-1)
     assert len(told(before)) == 1
     assert told(catalog.changes(before.version)) == []
@@ -120,7 +120,7 @@ def test_many_runs_are_listed_by_their_records_before_their_files_are_read(
         return original(run)
 
     monkeypatch.setattr(catalog_module, "row", slowly)
-    catalog = Catalog.of_places([tmp_path / "runs"], cache)
+    catalog = Catalog([tmp_path / "runs"], cache)
     first = catalog.changes(-1, patience=10)
     assert (first.more, len(first.order), read) == (True, 3, [])
     assert {row["name"][:10] for row in told(first)} == {f"2026-02-0{n}" for n in (1, 2, 3)}
@@ -134,7 +134,7 @@ def test_many_runs_are_listed_by_their_records_before_their_files_are_read(
 
 def test_a_removed_run_leaves_the_page(tmp_path, cache):
     run = trail(tmp_path / "runs" / NAME)
-    catalog = Catalog.of_places([tmp_path / "runs"], cache)
+    catalog = Catalog([tmp_path / "runs"], cache)
     version = catalog.changes(-1).version
     for file in run.iterdir():
         file.unlink()
@@ -148,7 +148,7 @@ def test_a_run_that_trains_is_told_again_when_its_curves_grow(tmp_path, cache):
     record = json.loads((run / "run.json").read_text())
     here = {"pid": os.getpid(), "host": socket.gethostname(), "boot_id": boot_id()}
     (run / "run.json").write_text(json.dumps({**record, "state": "running", **here}))
-    catalog = Catalog.of_places([tmp_path / "runs"], cache)
+    catalog = Catalog([tmp_path / "runs"], cache)
     first = catalog.changes(-1)
     assert told(first)[0]["state"] == "running"
     assert told(catalog.changes(first.version)) == []
@@ -159,19 +159,19 @@ def test_a_run_that_trains_is_told_again_when_its_curves_grow(tmp_path, cache):
 
 def test_what_was_read_is_kept_for_the_next_page(tmp_path, cache, monkeypatch):
     run = trail(tmp_path / "runs" / NAME)
-    once = rows(Catalog.of_places([tmp_path / "runs"], cache))
+    once = rows(Catalog([tmp_path / "runs"], cache))
 
     def refuse(run):
         raise AssertionError(f"{run.path} is read again")
 
     with monkeypatch.context() as patched:
         patched.setattr(catalog_module, "row", refuse)
-        again = rows(Catalog.of_places([tmp_path / "runs"], cache))
+        again = rows(Catalog([tmp_path / "runs"], cache))
     assert json.loads(json.dumps(once)) == json.loads(json.dumps(again))
 
     time.sleep(0.01)
     (run / "notes.json").write_text('{"note": "new"}')
-    assert rows(Catalog.of_places([tmp_path / "runs"], cache))[NAME]["note"] == "new"
+    assert rows(Catalog([tmp_path / "runs"], cache))[NAME]["note"] == "new"
     assert not [file.name for file in run.iterdir() if "sqlite" in file.name], "nothing in the run"
 
 
@@ -188,14 +188,14 @@ def test_a_cache_that_cannot_be_used_is_empty(tmp_path, damage):
         file.mkdir()
     trail(tmp_path / "runs" / NAME)
     for _ in range(2):
-        assert list(rows(Catalog.of_places([tmp_path / "runs"], Cache(file)))) == [NAME]
+        assert list(rows(Catalog([tmp_path / "runs"], Cache(file)))) == [NAME]
 
 
 def test_a_run_with_a_damaged_configuration_is_still_shown(tmp_path, cache):
     run = trail(tmp_path / "runs" / NAME)
     (run / "config.json").write_text("{")
     (run / "metrics.csv").write_text("\0")
-    [row] = rows(Catalog.of_places([tmp_path / "runs"], cache)).values()
+    [row] = rows(Catalog([tmp_path / "runs"], cache)).values()
     assert (row["config"], row["metrics"], row["curves"]) == ({}, {}, [])
 
 
@@ -212,7 +212,7 @@ def test_runs_are_told_in_parts_while_others_are_read(tmp_path, cache, monkeypat
     monkeypatch.setattr(catalog_module, "row", slowly)
     monkeypatch.setattr(catalog_module, "_FIRST_PART_SECONDS", 0.0)
     monkeypatch.setattr(catalog_module, "_FRESH_SECONDS", 60.0)
-    catalog = Catalog.of_places([tmp_path / "runs"], cache)
+    catalog = Catalog([tmp_path / "runs"], cache)
     seen = catalog.changes(-1, patience=30)
     numbers = [one.id for one in seen.entries]
     while len(seen.order) < 2:

@@ -26,7 +26,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
     """Two runs with a loss by step, and metrics by epoch."""
     folder = tmp_path_factory.mktemp("made")
     make_runs(folder / "runs", 2, POINTS)
-    return Catalog.of_places([folder / "runs"], Cache(folder / "cache")).entries()[::-1]
+    return Catalog([folder / "runs"], Cache(folder / "cache")).entries()[::-1]
 
 
 def test_an_overview_keeps_the_lowest_and_highest_value_of_every_piece(entries):
@@ -71,7 +71,7 @@ def test_a_run_without_step_files_has_time_from_the_table_and_no_steps(tmp_path)
         tmp_path / "runs" / "2026-01-31T10-00-00",
         metrics={"loss": [0.5, "", 0.25], "broken": [1, "nan", "inf"]},
     )
-    [entry] = Catalog.of_places([tmp_path / "runs"], Cache(tmp_path / "cache")).entries()
+    [entry] = Catalog([tmp_path / "runs"], Cache(tmp_path / "cache")).entries()
     assert curve(entry, Request("loss", "epoch")).steps == [1, 3], (
         "a cell without a value is left out"
     )
@@ -83,7 +83,7 @@ def test_a_run_without_step_files_has_time_from_the_table_and_no_steps(tmp_path)
 
 def test_a_table_that_went_away_after_the_row_was_made_has_no_curve(tmp_path):
     run = trail(tmp_path / "runs" / "2026-01-31T10-00-00", metrics={"loss": [0.5, 0.25]})
-    [entry] = Catalog.of_places([tmp_path / "runs"], Cache(tmp_path / "cache")).entries()
+    [entry] = Catalog([tmp_path / "runs"], Cache(tmp_path / "cache")).entries()
     (run / "metrics.csv").unlink()
     assert curve(entry, Request("loss", "epoch")).steps == []
     assert entry.run.metrics.latest() == {"loss": 0.25}, "conditions are answered from the row"
@@ -92,7 +92,7 @@ def test_a_table_that_went_away_after_the_row_was_made_has_no_curve(tmp_path):
 def test_a_program_with_a_column_of_steps_is_drawn_over_them(tmp_path):
     run = trail(tmp_path / "runs" / "2026-01-31T10-00-00", argv=["train"])
     (run / "metrics.csv").write_text("step,loss\n100,2.0\n200,1.0\n")
-    [entry] = Catalog.of_places([tmp_path / "runs"], Cache(tmp_path / "cache")).entries()
+    [entry] = Catalog([tmp_path / "runs"], Cache(tmp_path / "cache")).entries()
     pieces = curve(entry, Request("loss", "step"))
     assert (pieces.steps, pieces.mean) == ([100, 200], [2.0, 1.0])
 

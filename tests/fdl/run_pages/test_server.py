@@ -29,7 +29,7 @@ HOSTILE = "</script><script>window.stolen=1</script>"
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[PageServer]:
     make_runs(tmp_path / "runs", 2, 1000)
-    catalog = Catalog.of_places([tmp_path / "runs"], Cache(tmp_path / "cache"))
+    catalog = Catalog([tmp_path / "runs"], Cache(tmp_path / "cache"))
     with PageServer(RunsPage(catalog, HOSTILE)) as made:
         thread = threading.Thread(target=made.serve_forever, args=(0.01,))
         thread.start()
@@ -155,10 +155,10 @@ def test_a_port_in_use_is_an_error_with_a_remedy(tmp_path):
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(FdlError, match=f"port {port} of this machine cannot be used") as error:
-            PageServer(RunsPage(Catalog.of_places([tmp_path]), ""), port)
+            PageServer(RunsPage(Catalog([tmp_path]), ""), port)
     assert "free port" in error.value.hint
     with pytest.raises(FdlError, match="port 70000"):
-        PageServer(RunsPage(Catalog.of_places([tmp_path]), ""), 70_000)
+        PageServer(RunsPage(Catalog([tmp_path]), ""), 70_000)
 
 
 def test_a_served_run_is_not_changed(server, tmp_path):

@@ -138,10 +138,47 @@ def test_a_run_that_was_killed_with_its_sweep_runs_again(scores, fdl):
     content = json.loads(file.read_text())
     content["runs"][1].update(state="running", code=None)
     file.write_text(json.dumps(content))
+    record = file.parent / "seed=2/run.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "state": "running", "pid": 0}))
     done = fdl("sweep", "resume")
     assert done.exit == 0
     assert "seed 2 " in done.out
     assert "seed 1 " not in done.out
+
+
+def test_a_run_that_ended_after_its_sweep_was_killed_does_not_run_again(scores, fdl):
+    fdl("train", "--each", "seed=1,13")
+    (file,) = scores.rglob("sweep.json")
+    content = json.loads(file.read_text())
+    for row in content["runs"]:
+        row.update(state="running", code=None, seconds=0.0)
+    file.write_text(json.dumps(content))
+    assert "has no unfinished runs" in fdl("--dry-run", "sweep", "resume").err
+    done = fdl("sweep", "resume")
+    assert (done.exit, "has no unfinished runs" in done.err) == (1, True)
+    rows = json.loads(file.read_text())["runs"]
+    assert [(row["state"], row["code"]) for row in rows] == [("done", 0), ("failed", 3)]
+
+
+def test_a_run_that_cannot_be_started_can_still_be_continued(scores, fdl):
+    fdl("train", "--each", "seed=1")
+    (file,) = scores.rglob("sweep.json")
+    file.write_text(file.read_text().replace('"done"', '"stopped"'))
+    run = file.parent / "seed=1"
+    (run / "last.fdl").touch()
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**record, "state": "interrupted"}))
+    config = {"resume": {"value": None, "origin": "default"}}
+    (run / "config.json").write_text(json.dumps(config))
+    program = scores / "train/score.py"
+    text = program.read_text()
+    program.write_text(text.replace("args =", 'parser.add_argument("--resume")\nargs ='))
+    before = fdl("--dry-run", "sweep", "resume").out
+    assert "--resume" in before
+    program.rename(program.with_suffix(".txt"))
+    assert fdl("sweep", "resume").exit == 1
+    program.with_suffix(".txt").rename(program)
+    assert fdl("--dry-run", "sweep", "resume", "--retry", "failed").out == before
 
 
 @pytest.mark.slow
@@ -167,6 +204,30 @@ def test_a_wrong_sweep_of_the_manifest_is_refused_with_its_place(project, fdl):
     assert "fdl.yml:3:30: `--each lr=a,,b` has no value" in fdl("sweep", "run", "a").err
     project({"fdl.yml": files["fdl.yml"].replace("each", "eech")})
     assert "fdl.yml:3:19" in fdl("sweep", "run", "a").err
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".a"])
+def test_a_sweep_of_the_manifest_has_the_name_of_a_directory(project, fdl, name):
+    root = project({"fdl.yml": f"commands: {{t: {{run: echo}}}}\nsweeps: {{{name}: "
+                               "{command: t, each: {n: 1..2}}}\n"})  # fmt: skip
+    refused = fdl("sweep", "run", name)
+    assert refused.exit == 1
+    assert refused.err.startswith("error: fdl.yml:2:")
+    assert f": no sweep can be called `{name}`" in refused.err
+    assert not (root / "runs").exists()
+
+
+@pytest.mark.parametrize("how", ["missing", "wrong"])
+def test_a_sweep_is_not_continued_from_a_damaged_file(scores, fdl, how):
+    fdl("train", "--each", "seed=1")
+    (file,) = scores.rglob("sweep.json")
+    content = json.loads(file.read_text())
+    for key in content.keys() - {"runs", "command", "started", "launch"}:
+        spoiled = {**content, key: ...} if how == "missing" else {**content, key: [1]}
+        file.write_text(json.dumps({k: v for k, v in spoiled.items() if v is not ...}))
+        done = fdl("sweep", "resume")
+        assert done.exit == 1
+        assert f"/sweep.json is damaged: `{key}` is missing or wrong" in done.err
 
 
 def test_a_sweep_that_is_null_is_not_there(project, fdl):
