@@ -139,7 +139,7 @@ class StepFilesSink:
         return {"version": VERSION, "block": BLOCK, "curves": curves, **marks}
 
     def _continue_folder(self) -> None:
-        """Take up the curves of the folder; a damaged folder is written anew."""
+        """Take up the curves of the folder; a damaged folder is begun again."""
         try:
             index = json.loads((self._folder / "index.json").read_text(encoding="utf-8"))
             curves = dict(index["curves"])
