@@ -177,24 +177,30 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Above:
-    """A number above a limit."""
+    """A number above a limit, or also the limit itself."""
 
     limit: float = 0
+    itself: bool = False
 
     def __call__(self, value: Any) -> float:
         """Check a value."""
-        if isinstance(value, bool) or not value > self.limit:
-            raise UnfitError(f"it must be greater than {self.limit}")
+        fits = value >= self.limit if self.itself else value > self.limit
+        if isinstance(value, bool) or not fits:
+            word = "at least" if self.itself else "greater than"
+            raise UnfitError(f"it must be {word} {self.limit}")
         return float(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Numbers above 0, one for each rank."""
+    """Numbers above 0, one for each rank; also as text with commas."""
 
     def __call__(self, value: Any) -> tuple[float, ...]:
         """Check the values."""
-        numbers = tuple(float(one) for one in value)
+        try:
+            numbers = tuple(map(float, value.split(",") if isinstance(value, str) else value))
+        except (TypeError, ValueError):
+            numbers = ()
         if not numbers or not all(math.isfinite(one) and one > 0 for one in numbers):
             raise UnfitError("it must be numbers above 0, one per rank")
         return numbers

@@ -215,8 +215,10 @@ def _kinds(one: Any) -> tuple[str, str]:
         return "list[PositiveFloat]", "list[float]"
     if isinstance(one.default, bool):
         return "bool", "bool"
-    if isinstance(check, Above) or isinstance(one.default, float):
-        return about.form or ("PositiveFloat" if isinstance(check, Above) else "float"), "float"
+    if isinstance(check, Above):
+        return about.form or ("NonNegativeFloat" if check.itself else "PositiveFloat"), "float"
+    if isinstance(one.default, float):
+        return about.form or "float", "float"
     return about.form, "str"
 
 

@@ -175,6 +175,11 @@ def _from_manifest(project: Project | None, invocation: Invocation, host: Host |
         return _one(project, invocation, place, host)
     project, invocation, request = _without_flags(project, invocation)
     work, dry_run = invocation.work, invocation.dry_run
+    if work.sync and not work.hosts:
+        raise UsageError(
+            "`--sync` copies files to hosts, and `--on` names none",
+            hint="fdl --sync --on HOST,HOST COMMAND",
+        )
     if request is not None:
         from fdl.run.sweeps.execute import begin
 

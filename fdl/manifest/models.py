@@ -110,7 +110,7 @@ class Ddp(Section):
     partition_ratios: list[PositiveFloat] | None = None
     """Fixed share of the data for each rank (default: by measured speed). Nothing is balanced
     then."""
-    lr_scale_ratio: float | None = None
+    lr_scale_ratio: NonNegativeFloat | None = None
     """Multiply the learning rate by 1 + this × (ranks - 1) (default: 0)."""
     timeline: bool | None = None
     """Record what each rank does and when. It is written into the run directory."""

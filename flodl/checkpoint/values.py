@@ -3,7 +3,7 @@
 A tensor becomes ``{"tensor": name}``, a tuple ``{"tuple": […]}``, a mapping
 ``{"dict": [[key, value], …]}``, a float that JSON lacks ``{"float": "inf"}``, a complex number
 ``{"complex": [real, imaginary]}``. Only these, numbers, strings, booleans, None and lists can be
-kept. No pickle is used.
+kept. A number of NumPy comes back as one of Python. No pickle is used.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 
@@ -28,6 +29,8 @@ def encode(value: object, path: str, tensors: dict[str, Tensor]) -> object:
             path += "'"
         tensors[path] = value
         return {"tensor": path}
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):

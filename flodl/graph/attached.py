@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from flodl.errors import StateError
 from flodl.graph.base import GraphBase
+from flodl.nn.optim import set_rate
 
 if TYPE_CHECKING:
     from flodl.data import Batch, DataLoader
@@ -116,7 +117,7 @@ class Attached(GraphBase):
         if self._progress.optimizer is None:
             raise StateError("no optimizer is attached: call set_optimizer first")
         for group in self._progress.optimizer.param_groups:
-            group["lr"] = lr
+            set_rate(group, lr)
 
     def step(self) -> None:
         """Finish a training step: apply the schedule, update, clear gradients, call ``end_step``.
@@ -148,7 +149,7 @@ class Attached(GraphBase):
         lr = scheduler.lr(progress.training_step) * progress.lr_scale
         first = progress.rates[0]
         for group, rate in zip(optimizer.param_groups, progress.rates, strict=False):
-            group["lr"] = lr * (rate / first if first else 1.0)
+            set_rate(group, lr * (rate / first if first else 1.0))
 
     def _warn_about_uncovered(self) -> None:
         """Warn once per trainable parameter that the optimizer does not hold."""

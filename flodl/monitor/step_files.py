@@ -139,17 +139,18 @@ class StepFilesSink:
         return {"version": VERSION, "block": BLOCK, "curves": curves, **marks}
 
     def _continue_folder(self) -> None:
+        """Take up the curves of the folder; a damaged folder is begun again."""
         try:
             index = json.loads((self._folder / "index.json").read_text(encoding="utf-8"))
             curves = dict(index["curves"])
+            marks = {name: index[name] for name in (_TIME, _EPOCHS) if name in index}
+            if all(map(is_name, [*curves.values(), *marks.values()])):
+                self._curves, self._marks = (
+                    {name: _CurveFile.continued(self._folder, stem) for name, stem in one.items()}
+                    for one in (curves, marks)
+                )
         except (OSError, ValueError, KeyError, TypeError):
             return
-        marks = {name: index[name] for name in (_TIME, _EPOCHS) if name in index}
-        if not all(map(is_name, [*curves.values(), *marks.values()])):
-            return
-        for files, stems in ((self._curves, curves), (self._marks, marks)):
-            for name, stem in stems.items():
-                files[name] = _CurveFile.continued(self._folder, stem)
 
 
 class _CurveFile:

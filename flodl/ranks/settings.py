@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,7 +11,18 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 from fdl.base.suggest import similar
-from flodl.setting import Above, OneOf, Settings, Shares, UnfitError, Whole, how, setting, switch
+from flodl.setting import (
+    Above,
+    OneOf,
+    Settings,
+    Shares,
+    UnfitError,
+    Whole,
+    checked,
+    how,
+    setting,
+    switch,
+)
 
 if TYPE_CHECKING:
     from flodl.ranks.averaging.outer_optimizer import OuterOptimizer
@@ -74,11 +86,17 @@ def _hint(rank: int, ratio: float) -> tuple[int, float]:
     return rank, ratio
 
 
-def _checked_hint(hint: tuple[int, float]) -> tuple[int, float]:
-    rank, ratio = hint
-    if rank < 0 or not ratio > 0:
-        raise UnfitError("it is (rank, ratio) with a ratio above 0")
-    return int(rank), ratio if ratio >= 1 else 1 / ratio
+def _checked_hint(hint: Any) -> tuple[int, float]:
+    """Check a pair, which may be text or the mapping of a manifest."""
+    try:
+        given = (hint["slow_rank"], hint["ratio"]) if isinstance(hint, Mapping) else hint
+        rank, ratio = given.split(":") if isinstance(given, str) else given
+        rank, ratio = int(rank), float(ratio)
+    except (KeyError, TypeError, ValueError):
+        rank, ratio = -1, 0.0
+    if rank < 0 or not 0 < ratio < math.inf:
+        raise UnfitError("it is (rank, ratio) with a ratio above 0, or text such as 1:2.5")
+    return rank, max(ratio, 1 / ratio)
 
 
 MICRO_AUTO = "auto"
@@ -95,7 +113,13 @@ class WholeOrAuto(Whole):
 
 
 def _overhead(part: float) -> float:
-    return min(max(float(part), 0.01), 0.50)
+    return min(max(0.01, float(part)), 0.50)
+
+
+def _switched(on: Any) -> bool:
+    if not isinstance(on, bool) and on not in ("true", "false"):
+        raise UnfitError("use auto, true or false")
+    return on in (True, "true")
 
 
 @final
@@ -164,7 +188,9 @@ class DdpRunConfig(Settings):
 
     After them, all ranks skip the average together.
     """
-    progressive_dispatch: bool | None = switch(None, key="progressive", auto=True, usual="auto")
+    progressive_dispatch: bool | None = switch(
+        None, check=_switched, key="progressive", auto=True, usual="auto"
+    )
     """Hand out batches window by window.
 
     False divides them at the start of an epoch. ``auto``, in Python None, does so for
@@ -190,7 +216,7 @@ class DdpRunConfig(Settings):
         usual="by measured speed",
     )
     """Fixed share of the data for each rank. Nothing is balanced then."""
-    lr_scale_ratio: float = setting(0.0, takes="ratio", key="lr_scale_ratio")
+    lr_scale_ratio: float = setting(0.0, Above(itself=True), takes="ratio", key="lr_scale_ratio")
     """Multiply the learning rate by 1 + this × (ranks - 1)."""
     lr_world: Literal["count", "effective"] = setting(
         "count", OneOf(("count", "effective")), takes="world"
@@ -236,7 +262,7 @@ class DdpRunConfig(Settings):
         None, Shares(), takes="speeds", kind="Sequence[float] | None"
     )
     """Speed of each rank, to simulate unequal ranks. Batches are stretched by ``1 / speed``."""
-    simulate_sync_ms: float = setting(0.0, takes="ms")
+    simulate_sync_ms: float = setting(0.0, Above(itself=True), takes="ms")
     """Milliseconds to which averages are padded, to simulate a slow network."""
 
     def __post_init__(self) -> None:
@@ -383,7 +409,7 @@ def settings_of(section: Mapping[str, Any]) -> dict[str, Any]:
     ``max_grad_norm``, ``checkpoint_every``, ``timeline``) are ignored, too.
 
     Raises:
-        ValueError: A name is not a setting, or a value has the wrong form.
+        ValueError: A name is not a setting, or a value is out of its range.
     """
     given = {name.replace("-", "_"): value for name, value in section.items() if value is not None}
     for name in sorted(given.keys() - _KEYS):
@@ -401,25 +427,8 @@ def settings_of(section: Mapping[str, Any]) -> dict[str, Any]:
         key = one.name if one.name in given else how(one).key
         # `auto` stands for the default, except where it is a value.
         if key in given and (given[key] != "auto" or key in ("policy", "micro_batch")):
-            found[one.name] = _from_text(key, given[key])
+            found[one.name] = checked(DdpRunConfig, one.name, given[key])
     return found
-
-
-def _from_text(key: str, value: Any) -> Any:
-    if key == "speed_hint":
-        if isinstance(value, str):
-            rank, _, ratio = value.partition(":")
-            return int(rank), float(ratio)
-        if isinstance(value, Mapping):
-            return int(value["slow_rank"]), float(value["ratio"])
-    if key in PER_RANK:
-        parts = value.split(",") if isinstance(value, str) else value
-        return tuple(float(part) for part in parts)
-    if key == "progressive" and not isinstance(value, bool):
-        if value not in ("true", "false"):
-            raise ValueError(f"progressive={value!r}: use auto, true or false")
-        return value == "true"
-    return value
 
 
 def of_any_training(section: Mapping[str, Any]) -> dict[str, Any]:
@@ -456,7 +465,7 @@ def simulated_ms(environ: Mapping[str, str] = os.environ) -> tuple[float, ...] |
     """
     text = environ.get(SIMULATION_VARIABLE, "")
     try:
-        return Shares()(text.split(",")) if text else None
+        return Shares()(text) if text else None
     except ValueError:
         raise ValueError(
             f"{SIMULATION_VARIABLE}={text!r}: give the milliseconds of a batch, one number above 0 "

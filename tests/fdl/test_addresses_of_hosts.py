@@ -48,6 +48,19 @@ def test_a_dry_run_copies_files_to_the_other_hosts_only(fdl: Any, project: Any) 
     ]
 
 
+@pytest.mark.parametrize(
+    "words", ["--sync train", "-n --sync train", "train --sync", "--sync --on slurm train"]
+)
+def test_files_are_copied_only_to_hosts_that_are_named(
+    light_fdl: Any, project: Any, words: str
+) -> None:
+    root = project({"fdl.yml": "entry: python main.py\ncommands: {train: {path: .}}\n"})
+    done = light_fdl(*words.split(), cwd=root)
+    assert done.exit == 1
+    assert "`--sync` copies files to hosts, and `--on` names none" in done.err
+    assert "fdl --sync --on HOST,HOST COMMAND" in done.err
+
+
 def test_a_host_that_cannot_plan_the_command_is_to_show_it(fdl: Any, project: Any) -> None:
     commands = "commands: {hi: {run: echo hi}}\n"
     root = project({"fdl.yml": commands, "other/fdl.yml": commands.replace("hi:", "bye:")})

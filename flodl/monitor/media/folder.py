@@ -63,7 +63,7 @@ class MediaFolderSink(Sink):
         """Keep a record for the next flush."""
         if not self._continued:
             self._continued = True
-            for earlier in _earlier_records(self._folder):
+            for earlier in self._earlier_records():
                 self._keep(earlier)
         self._changed.add(record.key)
         self._keep(record)
@@ -101,6 +101,31 @@ class MediaFolderSink(Sink):
             self._changed.add(gone.key)
             if (path := self._file(gone)) is not None and self._fresh.pop(path, None) is None:
                 self._gone.add(path)
+
+    def _earlier_records(self) -> list[MediaRecord]:
+        """What an earlier process recorded; nothing without an index, or with a damaged one."""
+        found = []
+        try:
+            index = json.loads((self._folder / INDEX).read_text(encoding="utf-8"))
+            for entry in index["media"]:
+                kind, name, forms = entry["kind"], str(entry["name"]), entry["records"]
+                if kind not in get_args(MediaKind):
+                    return []
+                if kind == "histogram":
+                    path = self._folder / _histograms(name)
+                    forms = json.loads(path.read_text(encoding="utf-8"))
+                for form in forms:
+                    epoch = None if form["epoch"] is None else int(form["epoch"]) - 1
+                    content = _Earlier(form)
+                    record = MediaRecord(
+                        name, kind, int(form["step"]), epoch, cast("Content", content)
+                    )
+                    if (file := self._file(record)) is not None and file.exists():
+                        content.size = file.stat().st_size
+                    found.append(record)
+        except (OSError, ValueError, KeyError, TypeError):
+            return []  # the next flush replaces it
+        return found
 
     def _write_histograms(self, name: str) -> None:
         path = self._folder / _histograms(name)
@@ -169,31 +194,13 @@ def _not_in_file(record: MediaRecord) -> dict[str, Any]:
     return content.facts() if isinstance(content, Image) else {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Earlier:
     """What an earlier process recorded: the histogram, or what the index said of a file."""
 
     form: dict[str, Any]
+    size: int = 0
+    """Bytes of the file."""
 
     def as_json(self) -> dict[str, Any]:
         return self.form
-
-
-def _earlier_records(folder: Path) -> list[MediaRecord]:
-    """What an earlier process recorded; nothing without an index, or with a damaged one."""
-    found = []
-    try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        for entry in index["media"]:
-            kind, name, forms = entry["kind"], str(entry["name"]), entry["records"]
-            if kind not in get_args(MediaKind):
-                return []
-            if kind == "histogram":
-                forms = json.loads((folder / _histograms(name)).read_text(encoding="utf-8"))
-            for form in forms:
-                epoch = None if form["epoch"] is None else int(form["epoch"]) - 1
-                content = cast("Content", _Earlier(form))
-                found.append(MediaRecord(name, kind, int(form["step"]), epoch, content))
-    except (OSError, ValueError, KeyError, TypeError):
-        return []  # the next flush replaces it
-    return found

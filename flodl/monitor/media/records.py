@@ -40,6 +40,11 @@ class Image:
         """Return the JSON form without the pixels."""
         return {"width": self.width, "height": self.height, "count": self.count}
 
+    @property
+    def size(self) -> int:
+        """Bytes in a page, about."""
+        return len(self.png) * 4 // 3 + 200
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -229,9 +234,8 @@ class MediaRecord:
     @property
     def size(self) -> int:
         """Bytes that the record takes in a file, about."""
-        if isinstance(self.content, Image):
-            return len(self.content.png) * 4 // 3 + 200
-        return len(self.json)
+        size: int = getattr(self.content, "size", None) or len(self.json)
+        return size
 
     def areas(self) -> dict[str, float]:
         """Return the areas under curves as metrics: ``NAME/auc``, or of classes ``NAME/auc/CLASS``.

@@ -23,14 +23,14 @@ def watched_value(metrics: EpochMetrics, name: str, watcher: str) -> float:
 
     Args:
         metrics: The metrics of the epoch.
-        name: ``"loss"`` for the mean loss, else the name of a scalar.
+        name: The name of a scalar, or ``"loss"`` for the mean loss if no scalar has this name.
         watcher: The setting that watches it, for the message.
 
     Raises:
         ValueError: The epoch did not report it.
     """
     if name == "loss":
-        return metrics.avg_loss
+        return metrics.scalars.get(name, metrics.avg_loss)
     if name not in metrics.scalars:
         known = ("loss", *metrics.scalars)
         near = nearest(name, known)

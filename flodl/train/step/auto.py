@@ -29,6 +29,7 @@ from flodl.train.step.trials import (
 from flodl.train.step.tuned import TunedEngine
 from flodl.train.step.tuning import (
     Tuning,
+    compiled_by_program,
     fewer_threads,
     fused_step,
     has_hooks,
@@ -306,7 +307,7 @@ class AutoEngine(TunedEngine):
             found += [Candidate("oneDNN products", {"onednn": True}, lambda _: onednn_refusal())]
             single = self._seconds <= self._policy.short_step
             found += [
-                Candidate(counted(count, "thread"), {"threads": count}, lambda _: "")
+                Candidate(counted(count, "thread"), {"threads": count}, self._thread_refusal)
                 for count in fewer_threads(single=single)
             ]
         if self._pure and captures_on(self._device):
@@ -353,7 +354,7 @@ class AutoEngine(TunedEngine):
         what other programs use.
         """
         others, total, only = OtherPrograms(), torch.get_num_threads(), self._policy.only
-        tried = only is None or "threads" in only
+        tried = (only is None or "threads" in only) and not self._thread_refusal()
         if not (tried and others.known and total > 1 and self._device.type == "cpu"):
             yield
             return Tuning()
@@ -435,6 +436,11 @@ class AutoEngine(TunedEngine):
             return f"{format_duration(self._left())} left: compiling would not pay"
         if tuning.captured and policy.capture_seconds > budget:
             return f"{format_duration(self._left())} left: capturing would not pay"
+        return ""
+
+    def _thread_refusal(self, _: object = None) -> str:
+        if compiled_by_program(self.model, self.settings.train_fn):
+            return "torch would compile the program's code again"
         return ""
 
     def _fused_refusal(self, _: object) -> str:

@@ -126,6 +126,14 @@ def fewer_threads(*, single: bool) -> list[int]:
     return sorted({threads // 2, *((1,) if single else ())} - {0, threads}, reverse=True)
 
 
+def compiled_by_program(model: nn.Module, step: object) -> bool:
+    """Whether the program compiles its model or its step with torch."""
+    mark = "_torchdynamo_orig_callable"
+    return hasattr(step, mark) or any(
+        hasattr(one, mark) or one._compiled_call_impl is not None for one in model.modules()
+    )
+
+
 _CHOICES = ("fused", "foreach", "capturable", "differentiable")
 
 

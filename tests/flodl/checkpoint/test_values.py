@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,6 +29,16 @@ def test_every_plain_value_and_key_comes_back_with_its_type():
     for damaged in ({"dict": [[[1], 2]]}, {"dict": [[{"dict": []}, 2]]}, {"complex": [1]}):
         with pytest.raises(ValueError, match="is not a"):
             decode(damaged, {}.__getitem__)
+
+
+def test_numbers_of_numpy_come_back_as_those_of_python():
+    """A rate from ``np.logspace`` in float32, or an int64 as the length of a schedule."""
+    value = {"lr": np.float32(0.1), "steps": np.int64(7), np.int64(3): np.bool_(True)}
+    found = decode(json.loads(json.dumps(encode(value, "state", {}))), {}.__getitem__)
+    assert found == {"lr": float(np.float32(0.1)), "steps": 7, 3: True}
+    assert [type(one) for one in found.values()] == [float, int, bool]
+    with pytest.raises(ValueError, match="state is a datetime"):
+        encode(np.datetime64("2026-01-31T10:00:00"), "state", {})
 
 
 def test_a_snapshot_reuses_each_buffer_once():

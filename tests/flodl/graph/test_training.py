@@ -11,6 +11,7 @@ from torch import nn
 from flodl.data import Batch, DataLoader, TensorDataSet
 from flodl.errors import StateError
 from flodl.graph import FlowBuilder
+from tests.rows import each_row
 
 from .layers import AddRef, Bias, column, double, memory, start
 
@@ -189,6 +190,19 @@ def test_set_lr_reaches_every_group_and_needs_an_optimizer():
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5]
     with pytest.raises(StateError, match="set_optimizer"):
         network().set_lr(0.5)
+
+
+@each_row("schedule", [None, Linearly()])
+def test_a_rate_that_is_a_tensor_stays_one(schedule):
+    """A captured step reads the tensor."""
+    rate = torch.tensor(0.25)
+    graph = network()
+    graph.set_optimizer(lambda parameters: torch.optim.Adam(parameters, lr=rate))
+    graph.set_scheduler(schedule)
+    graph.set_lr(0.5)
+    assert rate.item() == 0.5
+    graph.step()
+    assert rate.item() == (0.5 if schedule is None else 0.0)
 
 
 def test_a_schedule_without_a_rate_is_refused():

@@ -167,3 +167,23 @@ def test_an_index_that_leads_out_of_the_folder_is_not_continued(tmp_path):
     trained(tmp_path / "steps", 0, 10, Clock())
     assert (tmp_path / "mine-0.f64").read_bytes() == b"precious"
     assert numbers(tmp_path / "steps", index(tmp_path / "steps")["curves"]["loss"])[-1, 0] == 10
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        [],
+        {"curves": {"loss": "1"}},
+        {"curves": {"loss": 3}},
+        {"curves": {"loss": "1-7"}},
+        {"curves": {"loss": "1-0"}, "time": "time-3"},
+    ],
+    ids=["a list", "a name without a number", "a number", "a file that is missing", "a mark"],
+)
+def test_a_damaged_folder_is_written_anew(tmp_path, found, capsys):
+    trained(tmp_path, 0, 10, Clock())
+    (tmp_path / "index.json").write_text(json.dumps(found), encoding="utf-8")
+    trained(tmp_path, 20, 10, Clock())
+    assert numbers(tmp_path, index(tmp_path)["curves"]["loss"])[:, 0].tolist() == [*range(21, 31)]
+    assert len(numbers(tmp_path, index(tmp_path)["time"])) == 3
+    assert "detached" not in capsys.readouterr().err

@@ -13,7 +13,16 @@ from flodl.train import RunDirectory
 
 from .programs import training
 
-NAMES = ("val/loss", "a/b.c", "val:loss", "val loss", "error %", "Verlust/Größe", "loss, mean")
+NAMES = (
+    "loss",
+    "val/loss",
+    "a/b.c",
+    "val:loss",
+    "val loss",
+    "error %",
+    "Verlust/Größe",
+    "loss, mean",
+)
 VALUES = (0.3, 0.1, 0.2)
 
 

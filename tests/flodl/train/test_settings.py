@@ -96,6 +96,26 @@ def test_a_mistyped_key_of_ranks_is_refused() -> None:
         training().ddp({"polcy": "sync"})
 
 
+@each_row(
+    ("section", "told"),
+    [
+        ({"speed_hint": "1"}, "speed_hint='1': it is .rank, ratio. with a ratio above 0, or text"),
+        ({"speed_hint": {"slow_rank": 1}}, "or text such as 1:2.5"),
+        ({"speed_hint": 3}, "speed_hint=3: it is"),
+        ({"speed_hint": (0, float("nan"))}, "it is"),
+        ({"partition_ratios": "a,b"}, "partition_ratios='a,b': it must be numbers above 0"),
+        ({"partition_ratios": 3}, "partition_ratios=3: it must be numbers above 0"),
+        ({"lr_scale_ratio": -2.0}, "lr_scale_ratio=-2.0: it must be at least 0"),
+        ({"lr_scale_ratio": float("nan")}, "lr_scale_ratio=nan: it must be at least 0"),
+        ({"simulate_sync_ms": float("nan")}, "simulate_sync_ms=nan: it must be at least 0"),
+        ({"progressive": "perhaps"}, "use auto, true or false"),
+    ],
+)
+def test_a_wrong_value_of_ranks_is_told_with_its_name(section: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        training().ddp(section)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Added(Settings):
     """Settings that somebody adds."""

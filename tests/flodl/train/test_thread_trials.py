@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,24 @@ def test_a_program_that_sets_its_own_number_keeps_it(machine):
     assert train(engine, 100) == 0
     assert set(machine.numbers) == {2}
     assert "the program sets the number" in engine.report()["trials"]["1 thread"]
+
+
+@each_row("compiled", ["step", "model"])
+def test_a_program_that_compiles_keeps_its_number(machine, compiled):
+    """torch compiles again for another number of threads, which takes longer than a trial saves."""
+
+    def step(model: nn.Module, batch: Batch) -> Tensor:
+        return machine.step(model, batch)
+
+    machine.numbers.clear()
+    engine = engine_on(machine, step=step, policy=replace(POLICY, short_step=1.0))
+    if compiled == "step":
+        step._torchdynamo_orig_callable = step
+    else:  # as `model.compile()` does
+        engine.model._compiled_call_impl = engine.model._call_impl
+    assert train(engine, 100) == 0
+    assert set(machine.numbers) == {2}
+    assert "compile" in engine.report()["trials"]["1 thread"]
 
 
 @pytest.mark.usefixtures("machine")

@@ -110,6 +110,16 @@ def test_the_limit_counts_what_an_earlier_process_has_recorded(tmp_path):
     assert (tmp_path / "text/poem/step-1.txt").read_text() == "text 1"
 
 
+def test_the_limit_counts_the_bytes_of_files_of_an_earlier_process(tmp_path):
+    for steps in (range(1, 9), range(9, 13)):
+        sink = MediaFolderSink(tmp_path, most_bytes=10_000)
+        for step in steps:
+            sink.media(record(step, text="a" * 1000))
+        sink.flush()
+    files = list((tmp_path / "text/poem").iterdir())
+    assert sum(file.stat().st_size for file in files) <= 10_000
+
+
 @each_row(
     "name", ["../../etc/passwd", "/root", "a/../b", "a//b", "CON<>:|?*", "é" * 90, ".", "Loss"]
 )
