@@ -10,7 +10,7 @@ from pathlib import Path
 def cache_folder() -> Path:
     """The folder, which may not exist yet; ``FLODL_CACHE_DIR`` names another one.
 
-    It is where platformdirs would put it, without its import.
+    It is where platformdirs would put it, whose import takes as long as a whole command.
     """
     if named := os.environ.get("FLODL_CACHE_DIR"):
         return Path(named)

@@ -429,13 +429,14 @@ def _given(
 
 
 def _unknown_option(flag: str, parameters: Sequence[Parameter], where: int) -> RefusedError:
-    said = f"unknown option `{flag}`"
-    if flag.startswith("--"):
-        from fdl.base.suggest import did_you_mean
+    if not flag.startswith("--"):
+        return RefusedError(f"unknown option `{flag}`", where, unknown=flag)
+    from fdl.base.suggest import did_you_mean
 
-        names = [one.name for one in parameters if one.kind == "option"]
-        guess = did_you_mean(flag[2:], [*names, *RESERVED_LONG], typed="--{}")
-        said += f", {guess}" if guess else ""
+    name = flag[2:]
+    names = [one.name for one in parameters if one.kind == "option"]
+    guess = did_you_mean(name, [*names, *RESERVED_LONG], typed="--{}")
+    said = f"unknown option `--{name}`{guess and f', {guess}'}"
     return RefusedError(said, where, unknown=flag)
 
 
