@@ -10,6 +10,7 @@ import os
 import socket
 import tempfile
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,10 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs Unix sockets")
 
 
 class Training:
-    """Listens like a training, and gives prepared answers."""
+    """Listens like the training of the run below a folder of runs, and gives prepared answers."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / name_for(Path("out", NAME))
+    def __init__(self, folder: Path, runs: Path) -> None:
+        self.path = folder / name_for(runs / NAME)
         self.asked: list[dict[str, Any]] = []
         self.answer: dict[str, Any] | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -63,9 +64,9 @@ class Training:
             channel.close()
 
 
-@pytest.fixture
-def private():
-    """A folder for sockets, whose paths must be short."""
+@contextmanager
+def folder_for_sockets():
+    """A folder of the name that fdl expects; paths of sockets must be short."""
     with tempfile.TemporaryDirectory(prefix="fdl-") as folder:
         own = Path(folder, "flodl")
         own.mkdir(0o700)
@@ -73,9 +74,15 @@ def private():
 
 
 @pytest.fixture
+def private():
+    with folder_for_sockets() as own:
+        yield own
+
+
+@pytest.fixture
 def training(runs, private, monkeypatch):
     monkeypatch.chdir(runs.parent)
-    stands = Training(private)
+    stands = Training(private, runs)
     yield stands
     stands.close()
 
