@@ -120,8 +120,9 @@ def checkout(tmp_path):
     (folder / "scripts").mkdir(parents=True)
     for name in ("mutation.py", "mutation_runs.py", "mutants.py", "line_trace.py"):
         shutil.copy(ROOT / "scripts" / name, folder / "scripts")
-    for name in ("docs/design", "fdl/manifest", "tests/fdl/manifest"):
+    for name in ("docs/design", "fdl/manifest", "tests/fdl/manifest", "tests/records"):
         (folder / name).mkdir(parents=True)
+    shutil.copy(ROOT / "tests/merge_list.py", folder / "tests")
     for name in ("fdl/__init__.py", *TARGETS["manifest"].tests[1:]):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
