@@ -40,6 +40,14 @@ def fail_on_rank_1(how: str) -> None:
     group.barrier()
 
 
+def interrupt_rank_1() -> None:
+    group = join(os.environ, device="cpu")
+    group.barrier()
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGINT)
+    group.barrier()
+
+
 def fail_on_device_0(folder: Path) -> tuple[str, int, int]:
     launched = detect(os.environ)
     assert launched is not None
@@ -89,6 +97,13 @@ def test_a_rank_that_is_killed_is_named_with_its_signal(tmp_path: Path) -> None:
     assert error.last_checkpoint == str(kept)
     assert "rank 1 ended with signal SIGKILL" in str(error)
     assert str(kept) in str(error)
+
+
+@pytest.mark.usefixtures("forked_spawns")
+def test_a_rank_that_ctrl_c_ends_is_not_waited_for() -> None:
+    with pytest.raises(WorkersFailed) as caught:
+        launch_ranks(interrupt_rank_1, (), 2, max_restarts=0)
+    assert (caught.value.rank, caught.value.cause) == (1, "exit code 130")
 
 
 @pytest.mark.slow
