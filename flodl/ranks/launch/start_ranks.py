@@ -282,7 +282,7 @@ def _workers_failed(
     rank, cause, traceback = failed.rank, failed.cause, failed.traceback
     kept = str(last_checkpoint) if last_checkpoint and last_checkpoint.is_file() else None
     after = f" after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
-    text = f"rank {rank} ended with {cause}{after}"
+    text = f"rank {rank} ended{after} with {cause}"
     if kept is not None:
         text += f"; the last checkpoint is {kept}"
     if traceback:
