@@ -146,6 +146,7 @@ class Distribution:
     def _ranks(self) -> Ranks | None:
         """The ranks to start, or None for one process."""
         if self.elastic:
+            self._refuse_machines()
             self._plan.notes.append("elastic: the program starts its ranks itself")
             return None
         nodes = self._nodes()
@@ -178,6 +179,18 @@ class Distribution:
             gpus[:here],
             int(self._environ[_NODE_VARIABLE]) if self._environ.get(_NODE_VARIABLE) else None,
         )
+
+    def _refuse_machines(self) -> None:
+        """Check that no number of machines is asked for: each would train by itself."""
+        for name in ("nodes", "rdzv"):
+            asked = self._asked.get(name)
+            if asked is not None and str(asked.value) != "1":
+                raise refused(
+                    asked,
+                    f"{asked.shown} contradicts `elastic`, where other machines join the first",
+                    "leave it out, and type the command on them with the FLODL_JOIN that the "
+                    "first one prints",
+                )
 
     def _nodes(self) -> tuple[int, int]:
         """The minimum and maximum of machines. Several need ``rdzv``."""

@@ -59,6 +59,8 @@ def cells_of(request: Request) -> list[Cell]:
     Raises:
         ValueError: A name is unknown, or a setting does not fit the number of ranks.
     """
+    if request.ddp.elastic:
+        raise ValueError("elastic: the benchmark compares ranks that stay; leave it out")
     models = chosen(request.models, tuple(TASKS), "model")
     modes = chosen(request.modes, MODES, "mode")
     ranks = ranks_of(request)

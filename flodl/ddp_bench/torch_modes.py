@@ -22,8 +22,10 @@ from torch.distributed.algorithms.model_averaging.utils import average_parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
+from fdl.base.units import counted
 from flodl.data import DataLoader
 from flodl.ddp_bench.stage import Stage
+from flodl.errors import DataError
 from flodl.ranks.clocks import BatchTimer
 from flodl.train.callbacks import model_metrics
 from flodl.train.step.learning_rate import ScheduledRate, SteeredRate
@@ -116,13 +118,32 @@ class LocalSteps(Recipe):
 
 
 def train_gradient_average(stage: Stage) -> None:
-    """Train with ``DistributedDataParallel``."""
+    """Train with ``DistributedDataParallel``.
+
+    Raises:
+        DataError: An epoch has fewer batches than there are ranks.
+    """
+    _check(stage)
     _train(stage, GradientAverage(stage, stage.cell.lr * stage.cell.rate_factor))
 
 
 def train_local_steps(stage: Stage) -> None:
-    """Train with local steps and an average at a fixed interval."""
+    """Train with local steps and an average at a fixed interval.
+
+    Raises:
+        DataError: An epoch has fewer batches than there are ranks.
+    """
+    _check(stage)
     _train(stage, LocalSteps(stage, stage.cell.lr * stage.cell.rate_factor))
+
+
+def _check(stage: Stage) -> None:
+    batches, ranks = stage.batches, stage.group.world_size
+    if batches < ranks:
+        raise DataError(
+            f"{counted(batches, 'batch')} of an epoch and {ranks} ranks: {stage.cell.mode} gives "
+            "every rank the same number of batches, at least one; use more batches or fewer ranks"
+        )
 
 
 def _parallel(inner: nn.Module, stage: Stage, **options: Any) -> DistributedDataParallel:

@@ -355,6 +355,12 @@ def test_what_is_no_python_program_is_not_started_in_ranks(refused, planned, ent
         ("{rdzv: 'a:1'}", (), "error: train/fdl.yml:2:13: `ddp.rdzv: a:1` has no effect without"),
         ("{ranks: 2}", ("--nodes", "2"), "error: --nodes 2 needs `rdzv`"),
         (
+            "{nodes: 2, rdzv: 'a:1', elastic: true}",
+            (),
+            "error: train/fdl.yml:2:14: `ddp.nodes: 2` contr",
+        ),
+        ("{ranks: 1, elastic: true}", ("--rdzv", "a:1"), "error: --rdzv a:1 contradicts `elastic`"),
+        (
             "{ranks: 2}",
             ("--nodes", "two"),
             "error: --nodes takes a whole number from 1, or a range",

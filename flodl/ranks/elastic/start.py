@@ -38,6 +38,7 @@ from flodl.ranks.launch.start_ranks import (
     quiet_torch,
     run_rank,
     task_of,
+    was_asked_to_end,
 )
 
 _ENDING_SECONDS = 30.0
@@ -165,7 +166,7 @@ def _wait(running: dict[int, PContext], folder: Path, asked: Sequence[int]) -> d
             lost[rank] = ended.failures[0]
             if not any_begun(folder):
                 raise _failure(rank, lost[rank], folder)
-            if running and not results:
+            if running and not results and not was_asked_to_end(lost[rank]):
                 told = cause_of(lost[rank])[0]
                 log.warning(f"rank {rank} ended with {told}; the others train on")
         time.sleep(MONITOR_SECONDS)

@@ -43,6 +43,8 @@ from flodl.ranks.launch.launcher import any_begun, end_with_launcher
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """Signals that torch's launcher passes on to the ranks."""
 MONITOR_SECONDS = 0.1
+_INTERRUPTED, _TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+"""Exit codes of a rank that ends because a rank was asked to end."""
 _REACHED = "reached"
 """File beside the error file of a rank; it exists once the rank has reached the function."""
 _LOST_PEER = re.compile(
@@ -185,6 +187,9 @@ def run_rank(start: Start, task: tuple[Callable[..., Any], Sequence[object]]) ->
     function, args = task
     try:
         return function(*args)
+    except KeyboardInterrupt:
+        # torch ends the process with exit code 0, and its launcher then waits for the result.
+        sys.exit(_INTERRUPTED)
     except Exception as error:
         record_failure(error)
         raise
@@ -256,6 +261,11 @@ def _refuse_import() -> None:
         )
 
 
+def was_asked_to_end(failure: ProcessFailure) -> bool:
+    """Whether a process ended because it, or another rank, got Ctrl-C or SIGTERM."""
+    return failure.exitcode in (_INTERRUPTED, _TERMINATED)
+
+
 def cause_of(failure: ProcessFailure) -> tuple[str, str]:
     """Return why a process ended, in a few words, and its traceback or an empty text."""
     message: Any = failure.message
@@ -272,7 +282,7 @@ def _workers_failed(
     rank, cause, traceback = failed.rank, failed.cause, failed.traceback
     kept = str(last_checkpoint) if last_checkpoint and last_checkpoint.is_file() else None
     after = f" after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
-    text = f"rank {rank} ended with {cause}{after}"
+    text = f"rank {rank} ended{after} with {cause}"
     if kept is not None:
         text += f"; the last checkpoint is {kept}"
     if traceback:

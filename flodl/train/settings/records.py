@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from flodl.monitor.server import check_port
-from flodl.setting import Settings, Whole, is_function, setting, switch, whole
+from flodl.setting import Settings, UnfitError, Whole, is_function, setting, switch, whole
 from flodl.train.observers.early_stop import Best
 from flodl.train.run.run_records import checkpoint_in
 
@@ -52,6 +52,12 @@ class LivePage:
 
 def _histograms(*, every: int = 100) -> int:
     return whole("histograms(every)", every)
+
+
+def _is_run(value: Any) -> Any:
+    if isinstance(value, str | os.PathLike):
+        raise UnfitError(f"it must be a RunDirectory: RunDirectory.create({str(value)!r})")
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +142,7 @@ class RecordSettings(Settings):
         on: None shows it on a terminal, and in a pipe if a monitor prints the epochs there. Nothing
             is shown if ``FLODL_VERBOSITY`` is quiet.
     """
-    run_dir: RunDirectory | None = setting(None, takes="run")
+    run_dir: RunDirectory | None = setting(None, _is_run, takes="run")
     """Write checkpoints, metrics, log and report into this run directory.
 
     Without your own monitor, flodl makes one, which also prints the epochs on the terminal.

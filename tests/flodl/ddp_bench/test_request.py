@@ -176,6 +176,7 @@ def test_policy_and_backend_name_a_mode():
         (["--model", "mlp", "--sim-ms", "1,2,3", "--ranks", "2"], "simulate_ms has 3 values"),
         (["--model", "mlp", "--epochs", "0"], "epochs=0"),
         (["--model", "mlp", "--mode", "sync", "--nodes", "2"], "torchrun --nnodes=2"),
+        (["--model", "mlp", "--mode", "nccl-cadence", "--elastic"], "elastic: "),
         ([], "nothing to do"),
     ],
 )

@@ -8,13 +8,16 @@ import pytest
 from flodl.ddp_bench.cell import MODES, Cell
 from flodl.ddp_bench.data import load
 from flodl.ddp_bench.evaluation import Evaluation
+from flodl.ddp_bench.harness import run_cell
 from flodl.ddp_bench.models import TASKS
 from flodl.ddp_bench.records import RunFolder
 from flodl.ddp_bench.sweep import sweep
+from flodl.errors import DataError
 from flodl.monitor import EventKind, Timeline
 from flodl.ranks.group import LocalGroup
 from flodl.ranks.settings import DdpRunConfig
 from tests.flodl.ddp_bench import figures
+from tests.rows import each_row
 
 
 def cell(tmp_path, model, mode, **values):
@@ -134,6 +137,14 @@ def test_a_run_that_fails_does_not_keep_the_next_from_running(tmp_path):
     assert second.record is not None
     log = (tmp_path / "mlp" / "solo-0" / "training.log").read_text()
     assert "# failed: DataError" in log
+
+
+@each_row("mode", ["torch-ddp", "torch-postlocalsgd"])
+def test_data_without_a_batch_for_each_rank_is_refused_by_the_modes_of_torch(mode, tmp_path):
+    group = LocalGroup()
+    group.world_size = 2
+    with pytest.raises(DataError, match="1 batch of an epoch and 2 ranks"):
+        run_cell(cell(tmp_path, "logistic", mode, batches=1), group)
 
 
 def test_a_rank_that_fails_after_the_last_run_takes_no_result_away(tmp_path, monkeypatch, capsys):

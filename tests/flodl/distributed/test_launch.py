@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from flodl.errors import WorkersFailed
 from flodl.ranks.launch.join import DEVICE_VARIABLE, join
 from flodl.ranks.launch.launcher import detect, mark_begun
-from flodl.ranks.launch.start_ranks import check_picklable, launch_ranks
+from flodl.ranks.launch.start_ranks import LaunchError, check_picklable, launch_ranks
 from tests import fork_server
 from tests.rows import each_row
 
@@ -37,6 +38,14 @@ def fail_on_rank_1(how: str) -> None:
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError("the batch is sour")
+    group.barrier()
+
+
+def interrupt_rank_1() -> None:
+    group = join(os.environ, device="cpu")
+    group.barrier()
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGINT)
     group.barrier()
 
 
@@ -89,6 +98,23 @@ def test_a_rank_that_is_killed_is_named_with_its_signal(tmp_path: Path) -> None:
     assert error.last_checkpoint == str(kept)
     assert "rank 1 ended with signal SIGKILL" in str(error)
     assert str(kept) in str(error)
+
+
+@pytest.mark.usefixtures("forked_spawns")
+def test_a_rank_that_ctrl_c_ends_is_not_waited_for() -> None:
+    with pytest.raises(WorkersFailed) as caught:
+        launch_ranks(interrupt_rank_1, (), 2, max_restarts=0)
+    assert (caught.value.rank, caught.value.cause) == (1, "exit code 130")
+
+
+def test_the_error_tells_restarts_before_the_cause(tmp_path: Path) -> None:
+    def fails(*_: object) -> dict[int, Any]:
+        failure = ProcessFailure(1, 4711, 3, str(tmp_path / "error.json"))
+        raise LaunchError(1, failure, reached=True, has_begun=True)
+
+    with pytest.raises(WorkersFailed) as caught:
+        launch_ranks(module_level, (), 2, max_restarts=2, once=fails)
+    assert str(caught.value) == "rank 1 ended after 2 restarts with exit code 3"
 
 
 @pytest.mark.slow

@@ -116,6 +116,11 @@ def test_a_wrong_value_of_ranks_is_told_with_its_name(section: dict[str, Any], t
         training().ddp(section)
 
 
+def test_a_path_in_place_of_a_run_directory_is_told_at_its_line() -> None:
+    with pytest.raises(ValueError, match=r"run_dir='runs': .*RunDirectory.create\('runs'\)"):
+        training().run_dir("runs")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Added(Settings):
     """Settings that somebody adds."""
