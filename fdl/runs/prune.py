@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fdl.base.errors import FdlError, UsageError
+from fdl.base.errors import FdlError, UsageError, reason_of
 from fdl.base.suggest import did_you_mean
 from fdl.runs.find import by_metric, has_number, unmeasured
 from fdl.runs.metrics import Metric
@@ -189,8 +189,8 @@ def remove(one: Removal) -> bool:
             (path / name).unlink(missing_ok=True)
     except OSError as problem:
         raise FdlError(
-            f"{problem.filename or path} cannot be deleted: {problem.strerror}",
-            hint="check the permissions of its folder, then run the command again",
+            f"{path} cannot be deleted: {reason_of(problem)}",
+            hint="check the permissions of the folder, then run the command again",
         ) from None
     return True
 
