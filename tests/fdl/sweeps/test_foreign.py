@@ -74,3 +74,23 @@ def test_swept_values_have_the_types_of_typed_ones(project, fdl):
     assert json.loads(record.read_text())["lr"] == {"value": 0.1, "origin": "--each"}
     compared = fdl("runs", "compare", str(record.parent), "typed")
     assert "Configuration that differs" not in compared.out, compared.out
+
+
+def test_a_flag_takes_true_and_false_only(project, fdl):
+    project(
+        {
+            "fdl.yml": "entry: python train.py\ncommands: {train: {path: .}}\n",
+            "train.py": """
+                import argparse
+                parser = argparse.ArgumentParser()
+                parser.add_argument("data", nargs="?")
+                parser.add_argument("--amp", action="store_true")
+                parser.parse_args()
+                """,
+        }
+    )
+    # As a word behind the flag, it would be `data`.
+    refused = fdl("train", "--each", "amp=0,1")
+    assert (refused.exit, refused.out) == (1, "")
+    assert "`--each amp=0`: `--amp` is a flag" in refused.err
+    assert "hint: write `true` or `false`" in refused.err
