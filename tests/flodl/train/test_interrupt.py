@@ -18,12 +18,14 @@ import pytest
 import torch
 
 from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file
+from flodl.errors import DataError
 from flodl.ranks.launch import interrupt
-from flodl.ranks.launch.interrupt import InterruptRequest
+from flodl.ranks.launch.interrupt import InterruptRequest, Terminated
+from flodl.train import RunDirectory
 from flodl.train.observers import reporting
 from tests import fork_server
 
-from .programs import network, training
+from .programs import line, network, training
 
 Child = fork_server.Forked | subprocess.Popen[str]
 Start = Callable[..., Child]
@@ -213,6 +215,40 @@ def test_without_entry_a_request_to_terminate_ends_the_program_quietly(
     go_on(step)
     _, said = child.communicate(timeout=60)
     assert (child.returncode, said) == (143, "")
+
+
+class Lines(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """The line as a data set of the user, whose loader is ended by a signal at a certain read."""
+
+    def __init__(self, ends_at: int = 0) -> None:
+        self._points, self._left = line(), ends_at
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        self._left -= 1
+        if not self._left:
+            signal.raise_signal(signal.SIGTERM)
+            raise DataError("a worker process of the loader ended before its work")
+        x, y = self._points.tensors
+        return {"x": x[index], "y": y[index]}
+
+
+@posix_only
+def test_a_signal_that_also_ends_the_processes_of_the_loader_saves_at_the_last_step(
+    tmp_path: Path,
+) -> None:
+    whole = training(epochs=3).dataset(Lines()).run()
+    run = RunDirectory.create(tmp_path)
+    with pytest.raises(Terminated):  # in the second batch of the second epoch
+        training(epochs=3).dataset(Lines(15)).run_dir(run).run()
+    assert json.loads((run.path / "run.json").read_text())["state"] == "interrupted"
+    facts = checkpoint_metadata(run.last_checkpoint)
+    assert (facts["epoch"], facts["step"]) == ("1", "1")
+    resumed = training(epochs=3).dataset(Lines()).resume(run.path).run()
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name])
 
 
 def test_a_program_with_a_handler_for_sigterm_keeps_it() -> None:
