@@ -1,24 +1,19 @@
-"""Read, replace and extend files, so that no reader sees a half-written one and no link misleads.
+"""Read, replace and extend files, so that no reader sees a half-written one.
 
-- Another program may have put a file there: a pipe would wait for a writer, a link may lead to
-  itself, and a folder may be unreadable. Each of them counts as a file that cannot be read.
-- A cloned project may bring a ``.fdl`` folder, and a run may come from another person. A link there
-  leads anywhere, and a name in a record may leave its folder. So fdl opens, replaces and deletes
-  such a file only if every part of its path, below a folder that the user named, is a real file or
-  folder.
+Another program may have put a file there: a pipe would wait for a writer, a link may lead to
+itself, and a folder may be unreadable. Each of them counts as a file that cannot be read.
 
 Imported on the warm path: only small modules at module top.
 """
 
 # pathlib and contextlib would double the start-up time of a warm command.
-# ruff: noqa: PTH100, PTH101, PTH102, PTH103, PTH105, PTH108, PTH110, PTH112, PTH114, PTH115, PTH116, PTH117, PTH118, PTH120, PTH123, PTH206, PTH208, SIM105
+# ruff: noqa: PTH100, PTH101, PTH102, PTH103, PTH105, PTH108, PTH110, PTH112, PTH114, PTH116, PTH118, PTH120, PTH123, PTH208, SIM105
 from __future__ import annotations
 
 import errno
 import os
 import stat
 import time
-from errno import ELOOP
 
 from fdl.base.errors import FdlError
 from fdl.base.masking import KNOWN
@@ -27,7 +22,6 @@ from fdl.base.run_record import host
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Iterable
     from types import ModuleType
     from typing import Any, BinaryIO
 
@@ -39,12 +33,9 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-_WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-_TO_READ = os.O_RDONLY | _WITHOUT_WAITING | _NO_LINK | getattr(os, "O_BINARY", 0)
-_MOST_TEXT = 256 << 20
+WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
+MOST_TEXT = 256 << 20
 """Bytes of a text that is read as a whole, such as a table of metrics."""
-_MOST_JSON = 16 << 20
 
 _DAY_SECONDS = 86400.0
 _swept: set[str] = set()
@@ -382,7 +373,7 @@ def rewrite(
 
 
 def _opener(path: str, flags: int) -> int:
-    file = os.open(path, flags | _WITHOUT_WAITING)
+    file = os.open(path, flags | WITHOUT_WAITING)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, "it is not a regular file", path)
@@ -406,8 +397,8 @@ def read_text(path: Path, errors: str = "strict") -> str:
         UnicodeDecodeError: It is not UTF-8.
     """
     with open_bytes(path) as stream:
-        if os.fstat(stream.fileno()).st_size > _MOST_TEXT:
-            raise OSError(errno.EFBIG, f"it is larger than {_MOST_TEXT >> 20} MiB", stream.name)
+        if os.fstat(stream.fileno()).st_size > MOST_TEXT:
+            raise OSError(errno.EFBIG, f"it is larger than {MOST_TEXT >> 20} MiB", stream.name)
         return stream.read().decode("utf-8", errors)
 
 
@@ -457,59 +448,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def read_ahead(files: Iterable[str]) -> None:
-    """Let the system read files that are needed soon, so that a disk reads many at once.
-
-    Files that are missing, are links or cannot be read are left out.
-    """
-    advise = getattr(os, "posix_fadvise", None)
-    if advise is None:
-        return
-    for file in files:
-        try:
-            descriptor = os.open(file, _TO_READ)
-        except OSError:
-            continue
-        try:
-            advise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
-        except OSError:
-            pass
-        finally:
-            os.close(descriptor)
-
-
-def inside(root: str | Path, *names: str) -> str:
-    """The path of a file or folder below a folder, which may be a link itself. It need not exist.
-
-    Raises:
-        OSError: The path leaves the folder, or a part of it below the folder is a link.
-    """
-    top = os.path.abspath(root)
-    path = os.path.normpath(os.path.join(top, *names))
-    rest = os.path.relpath(path, top).split(os.sep)
-    if rest[0] in (os.pardir, os.curdir) or os.path.isabs(rest[0]):
-        raise _refused(path, f"it is not inside {top}")
-    place = top
-    for part in rest:
-        place = os.path.join(place, part)
-        _refuse_link(place)
-    return path
-
-
-def own(root: str | Path, path: str | Path) -> str:
-    """The same for a whole path, which must lie below the folder."""
-    return inside(root, os.path.relpath(path, root))
-
-
-def is_name(text: object) -> bool:
-    """Whether a text from a file is one part of a path: it names something inside a folder."""
-    return (
-        isinstance(text, str)
-        and text not in ("", os.curdir, os.pardir)
-        and not any(char in text for char in "/\\:\0")
-    )
-
-
 def new_folder(above: str | Path, name: str, mode: int = 0o777) -> str:
     """Make a folder in another one: NAME, or the first free one of NAME-2, NAME-3 and so on.
 
@@ -524,80 +462,3 @@ def new_folder(above: str | Path, name: str, mode: int = 0o777) -> str:
             return folder
         except FileExistsError:
             attempt += 1
-
-
-def put_own(root: str | Path, file: str | Path, content: bytes, mode: int | None = None) -> None:
-    """Write a whole file below a folder, as :func:`put` does, but through no link.
-
-    Raises:
-        OSError: It cannot be written, or a part of its path is a link.
-    """
-    put(own(root, file), content, mode)
-
-
-def open_own(file: str | Path) -> BinaryIO:
-    """Open a file to read it, if it is a regular one: not a link, a pipe or a device.
-
-    Raises:
-        OSError: It cannot be opened, or is something else.
-    """
-    _refuse_link(file)
-    return open_bytes(file)
-
-
-def _refuse_link(file: str | Path) -> None:
-    if os.path.islink(file):
-        raise _refused(file, f"it is a link to {os.readlink(file)}, and fdl follows no link here")
-
-
-def _content(file: str | Path, most: int) -> bytes:
-    """The bytes of a file that :func:`open_own` would open, if they are not more than ``most``.
-
-    A list of 10,000 runs reads 30,000 files, and a stream for each takes twice as long.
-    """
-    if not _NO_LINK:
-        _refuse_link(file)
-    try:
-        descriptor = os.open(file, _TO_READ)
-    except OSError:
-        _refuse_link(file)
-        raise
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", file)
-        if found.st_size > most:
-            raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", file)
-        content = piece = os.read(descriptor, found.st_size + 1)
-        # It may grow while it is read, and some file systems return less than was asked for.
-        while piece and len(content) != found.st_size:
-            piece = os.read(descriptor, 1 << 16)
-            content += piece
-        return content
-    finally:
-        os.close(descriptor)
-
-
-def read_own(file: str | Path, errors: str = "strict") -> str:
-    """The text of a file, opened by :func:`open_own`.
-
-    Raises:
-        OSError: It cannot be opened, is too large, or is something else.
-        ValueError: It is not UTF-8.
-    """
-    return _content(file, _MOST_TEXT).decode("utf-8", errors)
-
-
-def read_json(file: str | Path) -> dict[str, Any] | None:
-    """A JSON object from a file, opened by :func:`open_own`; None if no object can be read."""
-    import json
-
-    try:
-        content = json.loads(_content(file, _MOST_JSON))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _refused(path: str | Path, why: str) -> OSError:
-    return OSError(ELOOP, f"{why}; look what it is, then remove it", str(path))

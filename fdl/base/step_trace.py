@@ -15,8 +15,9 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from fdl.base.files import extend, open_own
+from fdl.base.files import extend
 from fdl.base.masking import KNOWN
+from fdl.base.own_files import open_own
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -23,8 +23,8 @@ import certifi
 import httpx2
 
 from fdl.base.errors import FetchError, failing
-from fdl.base.files import inside, put_own
 from fdl.base.output import note
+from fdl.base.own_files import inside, put_own
 from fdl.libtorch.archive import (
     ArchiveError,
     Job,

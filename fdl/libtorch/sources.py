@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from fdl.base.errors import LibtorchError, failing
-from fdl.base.files import inside
+from fdl.base.own_files import inside
 from fdl.base.progress import Progress
 from fdl.base.shell_words import join
 from fdl.libtorch import layout, pip

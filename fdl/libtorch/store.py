@@ -25,8 +25,9 @@ from typing import Literal
 
 from fdl.base.compose_file import COMPOSE_FILES
 from fdl.base.errors import LibtorchError, failing
-from fdl.base.files import inside, put_own, staging, subfolders, text_of, toml_of
+from fdl.base.files import staging, subfolders, text_of, toml_of
 from fdl.base.output import note
+from fdl.base.own_files import inside, put_own
 from fdl.libtorch.active import (
     FOLDER,
     KINDS,

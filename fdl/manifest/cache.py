@@ -116,7 +116,7 @@ def keep(directory: str, file: str, document: object, sources: Iterable[str]) ->
     import json
     from contextlib import suppress
 
-    from fdl.base.files import put_own
+    from fdl.base.own_files import put_own
 
     with suppress(OSError):
         make_folder(os.path.join(directory, ".fdl"))

@@ -145,7 +145,8 @@ def _keep_schema(manifest: str) -> None:
 
     A failure is ignored: the manifest works without the copy.
     """
-    from fdl.base.files import put_own, text_of
+    from fdl.base.files import text_of
+    from fdl.base.own_files import put_own
 
     if _HEADER not in map(str.strip, text_of(manifest)[:4096].splitlines()):
         return

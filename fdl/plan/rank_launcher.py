@@ -158,6 +158,23 @@ class Start:
         self.errors = Lines(2, holds=not begun)
         self.printed = Lines(1, holds=False)
         self.ranks: dict[int, int] = {}
+        self._ends: list[int] = []
+
+    def watch(self, pids: dict[int, int]) -> None:
+        """Note in which order the ranks end, where the system can tell.
+
+        A rank that loses its peer fails within milliseconds; torch looks at codes less often.
+        """
+        # A container may forbid it.
+        with contextlib.suppress(AttributeError, OSError):
+            files = {os.pidfd_open(pid): rank for rank, pid in pids.items()}
+            threading.Thread(target=self._note_ends, args=(files,), daemon=True).start()
+
+    def _note_ends(self, files: dict[int, int]) -> None:
+        while files:
+            for file in select.select([*files], [], [])[0]:
+                self._ends.append(files.pop(file))
+                os.close(file)
 
     def hold(self, files: dict[int, str], out: dict[int, str], err: dict[int, str]) -> None:
         """Replace the streams of the ranks, whose error files these are.
@@ -196,7 +213,9 @@ class Start:
         Args:
             codes: The exit code of each rank; None while it runs.
         """
-        failed = [rank for rank, code in codes.items() if code]
+        ends = [*self._ends]
+        ends += [rank for rank in codes if rank not in ends]
+        failed = [rank for rank in ends if codes[rank]]
         now = time.monotonic()
         if failed and self.failed is None:
             self.failed, self._failed_at = failed[0], now
@@ -306,6 +325,7 @@ def _agent() -> Any:
             self.logs.start.ranks = ranks
             Agent.started = True
             pids = super()._start_workers(worker_group)
+            self.logs.start.watch(pids)
             _tell("started", ranks={ranks[local]: pid for local, pid in pids.items()})
             return pids
 

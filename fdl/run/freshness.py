@@ -14,7 +14,8 @@ from typing import Any
 
 from fdl.base import output
 from fdl.base.errors import ManifestError, failing
-from fdl.base.files import put_own, read_text
+from fdl.base.files import read_text
+from fdl.base.own_files import put_own
 from fdl.base.suggest import did_you_mean
 from fdl.manifest.cache import make_folder
 from fdl.manifest.node import Node, origin

@@ -385,7 +385,10 @@ def _redirected(stream: int) -> tuple[int, int, threading.Thread]:
                 write_all(kept, data)
 
     thread = threading.Thread(target=copy, daemon=True)
+    # While fdl looks at a signal, the next one would reach this thread, and end the process.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     thread.start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return stream, kept, thread
 
 

@@ -14,8 +14,9 @@ import time
 from contextlib import suppress
 
 from fdl.base import output, run_record
-from fdl.base.files import new_folder, put_own, read_json, subfolders
+from fdl.base.files import new_folder, subfolders
 from fdl.base.masking import KNOWN, HandedDown
+from fdl.base.own_files import put_own, read_json
 from fdl.base.run_record import (
     CODE,
     CONFIG,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, final
 
-from fdl.base.files import read_own
+from fdl.base.own_files import read_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fdl.base.code_record import DIFF_OPTIONS, GIT_SETTINGS
-from fdl.base.files import read_own
+from fdl.base.own_files import read_own
 from fdl.runs.acts import Cause, differing
 from fdl.runs.describe import changed, environment, shown
 from fdl.runs.run import settings, variables

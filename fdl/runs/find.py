@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.files import read_ahead, subfolders
+from fdl.base.files import subfolders
+from fdl.base.own_files import read_ahead
 from fdl.base.suggest import did_you_mean
 from fdl.plan.recorded import USUAL_FOLDER
 from fdl.runs.metrics import BEST_OF, Metric

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.base.errors import FdlError, UsageError, failing
-from fdl.base.files import open_own
+from fdl.base.own_files import open_own
 from fdl.base.run_record import is_named_for, is_private, peer
 from fdl.runs.find import shortened
 from fdl.runs.run import METRICS, RECORD, RUNNING, read

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdl.base.errors import UsageError
-from fdl.base.files import read_json, read_own
+from fdl.base.own_files import read_json, read_own
 from fdl.base.run_record import METRIC_LINES
 
 if TYPE_CHECKING:

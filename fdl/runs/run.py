@@ -12,8 +12,9 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.base.errors import FdlError, UsageError, failing
-from fdl.base.files import open_own, put_own, read_json, rewrite
+from fdl.base.files import rewrite
 from fdl.base.masking import KNOWN
+from fdl.base.own_files import open_own, put_own, read_json
 from fdl.base.run_record import FOLDER_NAME, boot_id, host, started_ticks, status
 from fdl.runs.metrics import Metrics
 

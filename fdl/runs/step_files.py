@@ -15,8 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fdl.base.files import is_name, open_own, read_json
 from fdl.base.masking import KNOWN
+from fdl.base.own_files import is_name, open_own, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

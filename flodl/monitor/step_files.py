@@ -23,7 +23,8 @@ from typing import Any, final
 
 import numpy as np
 
-from fdl.base.files import append_bytes, is_name, replace_text
+from fdl.base.files import append_bytes, replace_text
+from fdl.base.own_files import is_name
 from flodl.monitor.records import EpochRecord, Finish, RunInfo, StepSeries
 from flodl.monitor.series import Values, as_steps, thinned
 

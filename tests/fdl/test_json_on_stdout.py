@@ -40,7 +40,7 @@ WORDS = {
     "libtorch list": [],
     "libtorch info": [],
     "libtorch check": [],
-    "self api-ref": ["Args"],
+    "self api-ref": ["Trainer"],
 }
 
 # What fails here: no training runs or has a record, no libtorch and no sweep are there.

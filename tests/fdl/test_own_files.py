@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fdl.base.files import inside, is_name, open_own, own
+from fdl.base.own_files import inside, is_name, open_own, own
 from fdl.runs.causes import changed_code
 from fdl.runs.run import read
 from tests.fdl.libtorch.archives import torch_wheel

@@ -12,8 +12,8 @@ import typer
 
 from fdl.base import output
 from fdl.base.errors import FdlError, UsageError
-from fdl.base.files import read_json
 from fdl.base.hardware.known_gpus import memory_of
+from fdl.base.own_files import read_json
 from fdl.base.streams import stdout_as_stderr
 from fdl.cli.commands.verb import Call, Context, Group, Json, Open
 from fdl.plan.distribution import as_json, as_text

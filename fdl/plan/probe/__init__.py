@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 
 from fdl.base.errors import FdlError
-from fdl.base.files import put_own
+from fdl.base.own_files import put_own
 from fdl.base.venv import content
 from fdl.manifest.cache import make_folder
 from fdl.manifest.select.level import RUN, Level

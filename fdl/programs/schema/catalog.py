@@ -10,7 +10,8 @@ from time import time
 from typing import NamedTuple
 
 from fdl.base.errors import FdlError
-from fdl.base.files import inside, names as names_in, own
+from fdl.base.files import names as names_in
+from fdl.base.own_files import inside, own
 from fdl.manifest.discover import find_in
 from fdl.manifest.load import Manifest
 from fdl.manifest.select.level import Level

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fdl.base.errors import FdlError
-from fdl.base.files import inside, names, new_folder, put_own, read_json, subfolders
+from fdl.base.files import names, new_folder, subfolders
 from fdl.base.light_record import Record
+from fdl.base.own_files import inside, put_own, read_json
 from fdl.base.run_record import FOLDER_NAME
 from fdl.manifest.cache import make_folder
 

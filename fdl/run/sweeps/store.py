@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from fdl.base import run_record
 from fdl.base.errors import FdlError, UsageError, failing
-from fdl.base.files import inside, new_folder, put_own, read_json, subfolders
+from fdl.base.files import new_folder, subfolders
+from fdl.base.own_files import inside, put_own, read_json
 from fdl.plan.recorded import USUAL_FOLDER
 from fdl.run.step import DONE, FAILED, STOPPED
 from fdl.runs.find import folders, newest, shortened

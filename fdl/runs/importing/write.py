@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdl.base.errors import failing
-from fdl.base.files import open_own, own, put_own, read_json, staging
+from fdl.base.files import staging
 from fdl.base.masking import KNOWN
+from fdl.base.own_files import open_own, own, put_own, read_json
 from fdl.runs.importing.foreign import EPOCH, STEP, Curve
 from fdl.runs.metrics import FIRST, RESOURCES
 from fdl.runs.run import CONFIG, ENVIRONMENT, METRICS, NOTES, RECORD

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdl.base.cache_folder import cache_folder
-from fdl.base.files import read_ahead
+from fdl.base.own_files import read_ahead
 from fdl.runs.find import search
 from fdl.runs.metrics import Metrics
 from fdl.runs.pages.rows import READ, listed, moment, row, signature

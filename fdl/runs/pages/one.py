@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from fdl.base import page_assets
-from fdl.base.files import inside, open_own, read_json
+from fdl.base.own_files import inside, open_own, read_json
 from fdl.runs.pages.rows import PAGE as FOLDER, mark
 from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json
 from fdl.runs.run import REPORT

@@ -25,8 +25,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from fdl.base.cache_folder import cache_folder
 from fdl.base.errors import FdlError
-from fdl.base.files import put_own
 from fdl.base.masking import KNOWN
+from fdl.base.own_files import put_own
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from fdl.base import run_record
 from fdl.base.code_record import code_changes, running_program
-from fdl.base.files import read_json, replace_text, staging
+from fdl.base.files import replace_text, staging
+from fdl.base.own_files import read_json
 from fdl.base.masking import KNOWN, PLAN_VARIABLE, HandedDown, Mask
 from fdl.base.run_record import CODE, RECORD, host, job_record, process_facts, started_ticks
 from fdl.base.secrets import REDACTED, plain_name, redact_tokens

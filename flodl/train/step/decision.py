@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from fdl.base.cache_folder import cache_folder
-from fdl.base.files import read_json, replace_text
+from fdl.base.files import replace_text
+from fdl.base.own_files import read_json
 from flodl.data.structure import named_tensors
 from flodl.device import hardware_name
 from flodl.processor import processor_facts

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +94,22 @@ def test_a_job_may_not_be_queued_again_more_often_than_allowed(program, cluster)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, ""), err
     assert "timed-out too many times" in err
+
+
+def test_a_signal_that_comes_twice_at_once_does_not_end_the_command_of_a_node(program):
+    # SLURM tells each process of a step, so the command gets a signal from SLURM and from its task.
+    folder = program("import signal, time\nsignal.signal(10, signal.SIG_IGN)\nopen('ready', 'w')\n"
+                     "time.sleep(2)\n")  # fmt: skip
+    asked = json.dumps({"words": ["train"], "row": None, "records": True})
+    line = [sys.executable, "-P", "-m", "fdl.cli.batch_node", asked]
+    with subprocess.Popen(line, cwd=folder.parent) as command:
+        wait_for((folder / "ready").exists)
+        for number in range(200):
+            command.send_signal(signal.SIGUSR1)
+            sum(range(50 * (number % 20)))  # the second one comes a little later each time
+            command.send_signal(signal.SIGUSR1)
+            time.sleep(0.002)
+    assert command.returncode == 0
 
 
 def steps(folder):

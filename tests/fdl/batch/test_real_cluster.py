@@ -146,6 +146,9 @@ def test_a_job_that_the_cluster_has_forgotten(real, program):
 
 
 def test_a_full_queue_and_a_call_that_was_killed(real, program, fdl):
+    def queued():
+        return json.loads(fdl("runs", "list", "--json", env=real.variables).out)["queued"]
+
     for node in ("node1", "node2", "node3"):
         real.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
     try:
@@ -154,14 +157,14 @@ def test_a_full_queue_and_a_call_that_was_killed(real, program, fdl):
         assert any(f"job {call.job} waits: " in line for line in lines)
         call.process.kill()
         call.ends()
-        (one,) = json.loads(fdl("runs", "list", "--json", env=real.variables).out)["queued"]
+        (one,) = queued()
         assert (one["id"], one["state"], one["name"]) == (call.job, "PENDING", "train")
         assert one["reason"]
     finally:
         for node in ("node1", "node2", "node3"):
             real.run("scontrol", "update", f"nodename={node}", "state=resume")
     wait_for((call.folder / "done").exists)
-    wait_for(lambda: fdl("runs", "list", env=real.variables).out == "")
+    wait_for(lambda: not queued())
 
 
 def test_a_sweep_with_a_failure_and_a_suspended_run(real, program):
