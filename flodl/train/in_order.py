@@ -7,14 +7,11 @@ import time
 from typing import TYPE_CHECKING, final
 
 from flodl.data import EpochIterator
-from flodl.errors import DataError
 from flodl.monitor.ledger import Account
 from flodl.train.observers.checkpoints import require_finite
 from flodl.train.settings import optimizer_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from flodl.ranks.group import Group, Pending
     from flodl.train.guarding import Guarding
     from flodl.train.observers.requests import StopRequests
@@ -51,8 +48,6 @@ class InOrder:
         self._feed, self._steps, self._guarding = feed, steps, guarding
         self._stops, self._peers, self.seconds = stops, peers, seconds
         self._wishes: Pending | None = None
-        self._lost: DataError | None = None
-        """Why no batch came any more after a signal, which the loader's processes got, too."""
         self._seen = 0
         """Samples of the epoch that this process has been given, if it shares steps."""
 
@@ -76,10 +71,6 @@ class InOrder:
                 feed.over = not self._follow()
             if feed.over:
                 self._end()
-            elif self._lost is not None:
-                self.hear()
-                losses.check()
-                self._guarding.look(certain=True)
             else:
                 self._between()
         except BaseException:
@@ -132,7 +123,7 @@ class InOrder:
         schedule, gradient = steps.parts.torch_schedule, steps.gradient
         trace, first_batch = steps.trace, steps.first_batch
         parts = 1
-        for batch in self._given(batches):
+        for batch in batches:
             done += 1
             lap(waiting)
             if skips and done - 1 in skips:
@@ -169,27 +160,7 @@ class InOrder:
             if clock() >= due.next_time or engine.global_step >= due.next_step:
                 feed.done = done
                 return
-        if self._lost is not None:
-            if not done or done % accumulate:
-                raise self._lost  # not between two steps of the epoch
-            feed.done = done
-            return
         feed.done, feed.exhausted, feed.over = done, True, gradient is None
-
-    def _given(self, batches: Iterable[object]) -> Iterator[object]:
-        """The batches, up to one that cannot be read because a signal ended the loader's processes.
-
-        A batch system sends SIGTERM to every process. The training itself stops between two steps.
-        """
-        self._lost = None
-        try:
-            # `yield from` would close them where the loop pauses.
-            for batch in batches:  # noqa: UP028
-                yield batch
-        except DataError as error:
-            if self._peers is not None or not self._stops.interrupt.requested:
-                raise
-            self._lost = error
 
     def _expect(self, gradient: SharedGradient, done: int) -> None:
         """Tell the log and the gradient how many samples the next batch has."""
