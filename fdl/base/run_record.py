@@ -170,16 +170,22 @@ def git_commit(folder: str) -> str | None:
     """The commit that is checked out in the work tree around a folder.
 
     It reads the files of the repository itself, because starting git could hang on a network file
-    system or on a repository of another user. A linked work tree gives None.
+    system or on a repository of another user.
     """
     git = _git(folder)
+    # In a linked work tree and in a submodule, it is a file that names the folder.
+    beside, _, named = _text(git).strip().partition("gitdir: ")
+    if named and not beside:
+        git = os.path.join(os.path.dirname(git), named)
     head = _text(os.path.join(git, "HEAD")).strip()
     if not head.startswith("ref: "):
         return head or None
     reference = head.removeprefix("ref: ")
-    if loose := _text(os.path.join(git, *reference.split("/"))).strip():
+    shared = os.path.join(git, _text(os.path.join(git, "commondir")).strip())
+    if loose := _text(os.path.join(shared, *reference.split("/"))).strip():
         return loose
-    packed = (line.split(" ", 1) for line in _text(os.path.join(git, "packed-refs")).splitlines())
+    listed = _text(os.path.join(shared, "packed-refs")).splitlines()
+    packed = (line.split(" ", 1) for line in listed)
     return next((pair[0] for pair in packed if pair[1:] == [reference]), None)
 
 

@@ -26,10 +26,12 @@ from fdl.manifest.inspect.splice import NewValue, layout_of
 from fdl.manifest.layers import LOCAL, overlay_file
 from fdl.manifest.node import Node, dotted, relative
 from fdl.manifest.secrecy import printable
+from fdl.manifest.select.command import Selection
 from fdl.manifest.select.level import PATH, PRESET, RUN, SECTIONS, enter
 from fdl.manifest.select.project import Project
 from fdl.manifest.select.unknown import set_below
 from fdl.manifest.source import shown
+from fdl.plan.command import plan_of
 from fdl.plan.inspect import page_of, resolved
 
 if TYPE_CHECKING:
@@ -184,6 +186,8 @@ def prepare(
     elif planned := _planned(project, change, place):
         asked_of = keys[2:] if keys[0] == "commands" else keys
         _require_effect_on(change, planned, dotted(asked_of), new.node)
+    elif not names and level.entry:
+        _require_accepted(project, change, place)
     return change
 
 
@@ -215,6 +219,23 @@ def _require_here(project: Project, path: str, value: str) -> None:
 def _require_reader(project: Project, names: Sequence[str]) -> None:
     """Refuse settings of a manifest whose folder has no program."""
     project.require_reader(project.descend(names)[0])
+
+
+def _require_accepted(project: Project, change: Change, place: Host) -> None:
+    """Refuse what the entry of the project's own manifest does not take.
+
+    A manifest that has mistakes already can be changed, step by step.
+    """
+    before, after = Project(project.found, change.before.manifest.env), change.project(project)
+    for one in (before, after):
+        try:
+            plan_of(Selection(one.level()), one, place)
+        except UsageError:
+            continue  # the program needs arguments
+        except FdlError:
+            if one is after:
+                raise
+            return
 
 
 def _planned(project: Project, change: Change, place: Host) -> Command | None:

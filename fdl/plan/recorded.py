@@ -64,10 +64,16 @@ def chosen(plan: Plan, folder: str, varied: Mapping[str, str]) -> Recording:
         varied: What the sweep varies.
     """
     known = plan.record or Recording(folder, inside=_inside(plan))
-    each = {key: {"value": value, "origin": "--each"} for key, value in varied.items()}
+    settings = {**known.settings}
+    for key, value in varied.items():
+        # Most are among the typed options already, under the program's name and with its type.
+        names = (key, key.rpartition(".")[2].replace("-", "_"))
+        name = next((name for name in names if name in settings), key)
+        known_value = settings[name]["value"] if name in settings else typed(value, None)
+        settings[name] = {"value": known_value, "origin": "--each"}
     return Recording(
         folder,
-        {**known.settings, **each},
+        settings,
         known.metrics,
         known.inside,
         "" if run_record.holds_runs(folder) else folder,
@@ -153,7 +159,7 @@ def _settings(plan: Plan, schema: Schema | None) -> Settings:
     found = {
         one.field: _setting(one.display, default, "default")
         for one in parameters
-        if one.kind == "option" and (default := _default(one)) is not None
+        if one.kind == "option" and (default := _plain(one.absent())) is not None
     }
     for _, same in groupby(plan.flags, lambda flag: flag.field):
         flag, *more = same
@@ -196,13 +202,11 @@ def _setting(name: str, value: object, origin: str) -> dict[str, object]:
     return {"value": REDACTED if hidden else value, "origin": origin}
 
 
-def _default(one: Parameter) -> object:
-    value = one.absent()
-    return value if value is None or isinstance(value, bool | int | float) else _words(value)
-
-
-def _words(value: object) -> object:
-    return [choice_text(item) for item in value] if isinstance(value, list) else choice_text(value)
+def _plain(value: object) -> object:
+    """A default as a typed value is recorded."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float) else choice_text(value)
 
 
 def _name(flag: str, one: Parameter | None) -> str:

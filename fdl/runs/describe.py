@@ -171,6 +171,11 @@ def how_to_resume(run: Run, project: str) -> str:
     if not words or not told or "resume" not in run.settings:
         return f"{RESUME} {shortened(run.path)}"
     home, path = Path(str(folder)).resolve(), run.path.resolve()
+    root = Path(project).resolve()
+    if by_fdl and project and path.is_relative_to(root) and not path.is_relative_to(home):
+        home = root  # the project was moved or copied
+    if not home.is_dir():
+        return f"{RESUME} {shortened(run.path)}"
     place = path.relative_to(home) if path.is_relative_to(home) else path
     line = join([*without_resume(words), RESUME, str(place)])
     here = project if by_fdl else "."

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fdl.base.errors import FdlError, UsageError
+from fdl.base.errors import FdlError, UsageError, reason_of
 from fdl.base.suggest import did_you_mean
 from fdl.runs.find import by_metric, has_number, unmeasured
 from fdl.runs.metrics import Metric
@@ -80,7 +80,9 @@ def choose(
     if by is not None:
         others = {run.path for run in _but_the_best(runs, keep_best or 0, by, group)}
         chosen = [run for run in chosen if run.path in others]
-    return [run for run in chosen if not _is_read_by_another(run, runs)]
+    # A running run starts again from the one before if it has no checkpoint of its own.
+    readers = [one for one in runs if one.state == RUNNING and not _has_last(one)]
+    return [run for run in chosen if not continued_by(run, readers)]
 
 
 def _require_removable(state: str) -> None:
@@ -189,8 +191,8 @@ def remove(one: Removal) -> bool:
             (path / name).unlink(missing_ok=True)
     except OSError as problem:
         raise FdlError(
-            f"{problem.filename or path} cannot be deleted: {problem.strerror}",
-            hint="check the permissions of its folder, then run the command again",
+            f"{path} cannot be deleted: {reason_of(problem)}",
+            hint="check the permissions of the folder, then run the command again",
         ) from None
     return True
 
@@ -223,11 +225,6 @@ _STOPPED = ("interrupted", "failed", "diverged", DEAD)
 def continued_by(run: Run, runs: Iterable[Run]) -> list[Run]:
     """The runs that were resumed from a run."""
     return [one for one in runs if one.continues(run)]
-
-
-def _is_read_by_another(run: Run, runs: Iterable[Run]) -> bool:
-    """Whether a running run starts again from this one, because it has no checkpoint of its own."""
-    return any(one.state == RUNNING and not _has_last(one) for one in continued_by(run, runs))
 
 
 def is_needed(run: Run, runs: Iterable[Run]) -> bool:
@@ -276,11 +273,11 @@ def surplus(runs: Iterable[Run], known: Sequence[Run], keep: Sequence[str]) -> l
         known: All runs, among them those that continue others.
         keep: Names of the files that every run keeps.
     """
-    found = []
+    found, resumed = [], [one for one in known if one.resumed_from]
     for run in runs:
         if run.state == RUNNING or run.is_linked:
             continue
-        needed = LATEST if LATEST not in keep and is_needed(run, known) else ""
+        needed = LATEST if LATEST not in keep and is_needed(run, resumed) else ""
         sizes = {
             name: (run.path / name).lstat().st_size
             for name in CHECKPOINTS

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import threading
 import traceback
 import weakref
@@ -146,6 +147,7 @@ class _Team:
             collate_fn=_unchanged,
             num_workers=workers,
             persistent_workers=True,
+            worker_init_fn=_outlast,
             # Without its own generator it would draw from the generator of the training.
             generator=torch.Generator(),
         )
@@ -160,6 +162,9 @@ class _Team:
         # An epoch without a batch starts the processes.
         for _ in self._loader:
             pass
+        # `_outlast` lets them ignore SIGTERM, with which torch and Python end processes that hang.
+        for process in self._loader._iterator._workers:  # type: ignore[union-attr]
+            process._popen.terminate = process._popen.kill
 
     def begin(
         self, batches: Iterator[Tensor], seeds: Seeds, *, each_sample: bool
@@ -199,6 +204,16 @@ class _Team:
 
 def _unchanged(batch: object) -> object:
     return batch
+
+
+def _outlast(_: int) -> None:
+    """Let a process read on after SIGTERM.
+
+    Batch systems, ``timeout`` and fdl send it to every process. The training then waits for the
+    batch of its last step; it ends the processes itself.
+    """
+    # Not ignored: programs that a data set starts would inherit that.
+    signal.signal(signal.SIGTERM, lambda *_: None)
 
 
 _INHERITED: list[_Team] = []

@@ -89,6 +89,8 @@ def open_(
     if not report.is_file():
         if found.epochs:
             why = "it was removed, or never written"
+        elif "epochs" not in found.record:
+            why = "its program did not write one"
         else:
             running = found.state == RUNNING
             why = "its first epoch is not over" if running else "no epoch was finished"

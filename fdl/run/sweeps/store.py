@@ -82,7 +82,8 @@ class Sweep:
         Raises:
             FdlError: It cannot be written.
         """
-        with failing(f"{folder} cannot be written", hint="choose another folder with `--output`"):
+        hint = "make it writable; if the program has `--output`, it chooses another folder"
+        with failing(f"{folder} cannot be written", hint=hint):
             folder.mkdir(parents=True, exist_ok=True)
             made = cls(Path(new_folder(folder, name)), settings, rows)
             made.save()

@@ -137,6 +137,10 @@ class Target:
             return [f"{flag}={value}"]
         written = _scalar(value, one)
         if isinstance(written, str):
+            if one is not None and one.shape == "flag" and "type" not in one.computed:
+                raise UsageError(
+                    f"`--each {name}={value}`: `{flag}` is a flag", hint="write `true` or `false`"
+                )
             word = one.words.get(value, value) if one else value
             # Arguments may follow, and a list would take them.
             is_open = one is not None and one.nargs in ("*", "+")

@@ -554,6 +554,31 @@ def test_settings_without_a_program_are_named_with_their_place(project: Project,
     assert fdl("t", cwd="alone").out == "t\n", "a script does not read settings"
 
 
+def test_an_option_that_the_program_of_the_project_lacks_is_refused(
+    project: Project, fdl: Fdl
+) -> None:
+    program = """
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("data")
+        parser.add_argument("--hidden", type=int)
+        parser.parse_args()
+        """
+    text = "entry: python train.py\noptions: {hidden: 8}\ncommands: {train: {path: .}}\n"
+    root = project({"fdl.yml": text, "train.py": program})
+    for words, message in (
+        (("options.hiden", "9"), "has no option `hiden`"),
+        (("options.hidden", "wide"), "invalid value `wide` for `--hidden`"),
+    ):
+        session = fdl("config", "set", *words)
+        assert (session.exit, session.out) == (1, "")
+        assert message in session.err
+    assert (root / "fdl.yml").read_text() == text
+    # A manifest that is wrong already can be mended.
+    (root / "fdl.yml").write_text(text.replace("hidden: 8", "hiden: 8, hidden: x"))
+    assert fdl("config", "set", "options.hidden", "9").exit == 0
+
+
 def test_a_value_that_only_some_readers_accept_in_braces_is_quoted(
     project: Project, fdl: Fdl
 ) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from fdl.base.errors import FdlError
+from fdl.runs import prune
+from fdl.runs.run import Run, read
 from tests.fdl.run_directory.trails import trail
 from tests.fdl.terminal import Terminal
 
@@ -121,6 +125,29 @@ def test_a_record_that_is_a_link_makes_no_run(runs, fdl, tmp_path):
     assert fdl("runs", "prune", "--yes", "--keep", "0").exit == 0
     assert left(runs) == ["fake"]
     assert (fake / "thesis.txt").read_text() == "mine"
+
+
+def test_only_runs_that_were_resumed_are_compared_with_all_others(runs, monkeypatch):
+    found = [read(path) for path in sorted(runs.iterdir(), reverse=True)]
+    compared = []
+    monkeypatch.setattr(Run, "continues", lambda one, _: compared.append(one))
+    assert len(prune.choose(found, datetime.now(UTC), keep=1)) == 4
+    prune.surplus(found, found, keep=())
+    assert not compared, "thousands of runs took minutes"
+
+
+def test_what_cannot_be_deleted_is_named_with_its_run(runs, monkeypatch):
+    (runs / NAMES[4] / "page").mkdir()
+
+    def refuse(_):
+        # It names only the last part of a path.
+        raise PermissionError(errno.EACCES, "Permission denied", "now.json")
+
+    monkeypatch.setattr(prune.shutil, "rmtree", refuse)
+    run = read(runs / NAMES[4])
+    with pytest.raises(FdlError) as caught:
+        prune.remove(prune.Removal(run, run.bytes))
+    assert caught.value.message == f"{run.path} cannot be deleted: now.json: Permission denied"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root deletes whatever it likes")

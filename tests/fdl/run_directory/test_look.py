@@ -239,6 +239,10 @@ def test_a_run_without_a_report_says_so(runs, fdl):
     record = json.loads((runs / SECOND / "run.json").read_text())
     (runs / SECOND / "run.json").write_text(json.dumps({**record, "epochs": 0}))
     assert "has no report.html: no epoch was finished" in fdl("runs", "open").err
+    # Without a training, fdl alone writes the record.
+    del record["epochs"]
+    (runs / SECOND / "run.json").write_text(json.dumps(record))
+    assert "has no report.html: its program did not write one" in fdl("runs", "open").err
 
 
 def test_broken_json_of_a_run_is_an_error_that_names_the_file(runs, fdl):

@@ -75,3 +75,13 @@ def test_a_program_that_was_started_by_hand_is_started_by_hand(stopped, fdl):
 def test_a_record_that_does_not_say_enough_leaves_the_option(stopped, fdl, record):
     stopped("fdl train", **record)
     assert shown(fdl) == [f"resume with  --resume runs/train/{NAME}"]
+
+
+def test_a_moved_project_continues_where_it_is_now(stopped, fdl, tmp_path):
+    stopped("fdl train", project_root=str(tmp_path / "before"))
+    assert shown(fdl) == [f"resume with  fdl train --resume runs/train/{NAME}"]
+
+
+def test_a_program_whose_folder_is_gone_leaves_the_option(stopped, fdl, tmp_path):
+    stopped("python3 main.py", project_root=None, cwd=str(tmp_path / "before"))
+    assert shown(fdl) == [f"resume with  --resume runs/train/{NAME}"]

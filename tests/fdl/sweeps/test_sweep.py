@@ -42,7 +42,7 @@ def test_each_run_has_a_directory_with_its_values_log_and_record(scores, fdl):
     record = json.loads((run / "run.json").read_text())
     assert record["argv"][-4:] == ["--lr", "0.25", "--seed", "2"]
     assert (record["state"], record["exit_code"]) == ("complete", 0)
-    assert json.loads((run / "config.json").read_text())["lr"]["value"] == "0.25"
+    assert json.loads((run / "config.json").read_text())["lr"]["value"] == 0.25
 
 
 @pytest.mark.usefixtures("scores")

@@ -19,11 +19,12 @@ import torch
 
 from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file
 from flodl.ranks.launch import interrupt
-from flodl.ranks.launch.interrupt import InterruptRequest
+from flodl.ranks.launch.interrupt import InterruptRequest, Terminated
+from flodl.train import RunDirectory, TrainerBuilder
 from flodl.train.observers import reporting
 from tests import fork_server
 
-from .programs import network, training
+from .programs import line, network, training
 
 Child = fork_server.Forked | subprocess.Popen[str]
 Start = Callable[..., Child]
@@ -213,6 +214,43 @@ def test_without_entry_a_request_to_terminate_ends_the_program_quietly(
     go_on(step)
     _, said = child.communicate(timeout=60)
     assert (child.returncode, said) == (143, "")
+
+
+class Lines(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """The line as a data set of the user; at a certain read, all processes get SIGTERM."""
+
+    def __init__(self, ends_at: int = 0) -> None:
+        self._points, self._left = line(), ends_at
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        self._left -= 1
+        if not self._left:
+            time.sleep(0.1)  # the training waits for this batch
+            for process in (os.getppid(), os.getpid()):
+                os.kill(process, signal.SIGTERM)
+        x, y = self._points.tensors
+        return {"x": x[index], "y": y[index]}
+
+
+@posix_only
+def test_a_signal_to_the_processes_of_the_loader_too_saves_at_the_last_step(
+    tmp_path: Path,
+) -> None:
+    def begin(ends_at: int = 0) -> TrainerBuilder:
+        return training(epochs=3).dataset(Lines(ends_at)).loader_options(workers=1)
+
+    whole = begin().run()
+    run = RunDirectory.create(tmp_path)
+    with pytest.raises(Terminated):
+        begin(ends_at=15).run_dir(run).run()
+    assert json.loads((run.path / "run.json").read_text())["state"] == "interrupted"
+    assert int(checkpoint_metadata(run.last_checkpoint)["step"]) > 0, "inside an epoch"
+    resumed = begin().resume(run.path).run()
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name])
 
 
 def test_a_program_with_a_handler_for_sigterm_keeps_it() -> None:

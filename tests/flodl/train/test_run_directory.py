@@ -343,6 +343,17 @@ def test_the_commit_is_read_without_starting_git(tmp_path: Path) -> None:
     assert git_commit(inner) == "f" * 40
     (git / "HEAD").write_text(commit + "\n")
     assert git_commit(inner) == commit
+    # A linked work tree has its own HEAD, and the branches of the repository.
+    (git / "worktrees/linked").mkdir(parents=True)
+    (git / "worktrees/linked/HEAD").write_text("ref: refs/heads/main\n")
+    (git / "worktrees/linked/commondir").write_text("../..\n")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/.git").write_text(f"gitdir: {git / 'worktrees/linked'}\n")
+    assert git_commit(tmp_path / "linked") == "f" * 40
+    (git / "modules/part").mkdir(parents=True)
+    (git / "modules/part/HEAD").write_text("e" * 40 + "\n")
+    (inner / ".git").write_text("gitdir: ../../.git/modules/part\n")
+    assert git_commit(inner) == "e" * 40  # of the submodule
 
 
 def test_under_fdl_a_relative_root_counts_from_the_project(
