@@ -122,7 +122,8 @@ def checkout(tmp_path):
         shutil.copy(ROOT / "scripts" / name, folder / "scripts")
     for name in ("docs/design", "fdl/manifest", "tests/fdl/manifest", "tests/records"):
         (folder / name).mkdir(parents=True)
-    shutil.copy(ROOT / "tests/merge_list.py", folder / "tests")
+    for name in ("tests/merge_list.py", "tests/records/merge_tests.txt"):
+        shutil.copy(ROOT / name, folder / name)
     for name in ("fdl/__init__.py", *TARGETS["manifest"].tests[1:]):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
