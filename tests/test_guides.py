@@ -9,6 +9,7 @@ test cannot type, ``console with-PROGRAM`` for what needs a program that may be 
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -54,11 +55,14 @@ def typed(line: str, folder: Path, machine: Mapping[str, str] = os.environ) -> s
     path = fork_server.fdl_on_path(env)
     # What a reader installs for themselves goes below their home.
     home = folder.with_name(f"{folder.name}-home")
+    # pip knows where packages come from here, also for a reader with another home.
+    config = Path(pwd.getpwuid(os.getuid()).pw_dir, ".config/pip/pip.conf")
+    pip = {"PIP_CONFIG_FILE": str(config)} if config.exists() else {}
     place = folder.with_name(f"{folder.name}-place")
     done = subprocess.run(
         ["bash", "-c", f"{line}\npwd >{shlex.quote(str(place))}"],
         cwd=place.read_text().rstrip("\n") if place.exists() else folder,
-        env={**env, **READER, "HOME": str(home), "PATH": path},
+        env={**env, **READER, **pip, "HOME": str(home), "PATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -79,9 +83,9 @@ def fits(promised: list[str], seen: list[str]) -> bool:
 
 
 def _alike(promised: str, seen: str) -> bool:
-    if promised.endswith(" ..."):
-        return seen.startswith(promised.removesuffix("..."))
-    return promised == seen.rstrip()
+    """Whether a line is the promised one; ``...`` in it stands for any text."""
+    parts = map(re.escape, promised.split("..."))
+    return re.fullmatch(".*".join(parts), seen.rstrip()) is not None
 
 
 CHANGES = re.compile(r"\d[\d.,:T-]*(?:e[+-]?\d+)?|  +")
