@@ -42,7 +42,8 @@ def test_the_first_epoch_is_followed_step_by_step(browser, monitor):
     with_load(monitor, 0, 225, 450, rate=1234.5, eta=90.0)
     browser.wait_for("page.record.progress.step === 225")
     browser.wait_for("document.querySelectorAll('.ledger li').length === 2")
-    assert texts(browser, f"{STRIP} strong") == ["Epoch 1 of 2, step 225 of 450"]
+    head = f"document.querySelector({json.dumps(f'{STRIP} strong')}).textContent"
+    browser.wait_for(f"{head} === 'Epoch 1 of 2, step 225 of 450'")
     facts = texts(browser, f"{STRIP} dl > div")
     assert facts[:2] == ["Speed1.23k samples/s", "Time left1m30s"]
     assert facts[2].startswith("Running for")
@@ -58,7 +59,6 @@ def test_the_first_epoch_is_followed_step_by_step(browser, monitor):
     assert texts(browser, "#booked") == ["2.0s booked"]
     assert {"Processor", "Memory"} <= set(texts(browser, ".gauge h3"))
     monitor.log_progress(0, 450, 450, phase="evaluating")
-    head = f"document.querySelector({json.dumps(f'{STRIP} strong')}).textContent"
     browser.wait_for(f"{head} === 'Epoch 1 of 2, evaluating'")
     assert browser.console == []
 
