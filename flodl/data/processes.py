@@ -162,7 +162,7 @@ class _Team:
         # An epoch without a batch starts the processes.
         for _ in self._loader:
             pass
-        # `_outlast` lets them ignore SIGTERM, with which torch and Python end processes that hang.
+        # torch and Python end processes that hang with SIGTERM, which these outlast.
         for process in self._loader._iterator._workers:  # type: ignore[union-attr]
             process._popen.terminate = process._popen.kill
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -117,6 +118,18 @@ def test_no_text_is_held_back_for_long(tmp_path, monkeypatch, capsysbinary):
     assert capsysbinary.readouterr().err == b""
     monkeypatch.setattr(rank_launcher, "_HELD_S", 0.0)
     wait_for(lambda: capsysbinary.readouterr().err == b"waiting for the data")
+
+
+def test_of_two_ranks_that_failed_since_the_last_look_the_first_is_named():
+    start = rank_launcher.Start(begun=True)
+    ranks = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    start.watch({rank: process.pid for rank, process in enumerate(ranks)})
+    for count, process in enumerate(reversed(ranks), 1):
+        process.kill()
+        wait_for(lambda count=count: len(start._ends) == count)
+    codes = {rank: process.wait() for rank, process in enumerate(ranks)}
+    assert not start.waits_for_first(codes)
+    assert start.failed == 1
 
 
 @pytest.mark.slow

@@ -98,8 +98,8 @@ def test_a_job_may_not_be_queued_again_more_often_than_allowed(program, cluster)
 
 def test_a_signal_that_comes_twice_at_once_does_not_end_the_command_of_a_node(program):
     # SLURM tells each process of a step, so the command gets a signal from SLURM and from its task.
-    folder = program("import signal, time\nsignal.signal(10, signal.SIG_IGN)\nopen('ready', 'w')\n"
-                     "time.sleep(2)\n")  # fmt: skip
+    ignores = "import signal, time\nsignal.signal(signal.SIGUSR1, signal.SIG_IGN)\n"
+    folder = program(f"{ignores}open('ready', 'w')\ntime.sleep(2)\n")
     asked = json.dumps({"words": ["train"], "row": None, "records": True})
     line = [sys.executable, "-P", "-m", "fdl.cli.batch_node", asked]
     with subprocess.Popen(line, cwd=folder.parent) as command:
