@@ -26,7 +26,7 @@ from .test_report import overflow, texts, unnamed
 
 HOSTILE = "</script><script>window.stolen=1</script><img src=x onerror=window.stolen=2>"
 CHART = "page.curves.chart('loss')"
-DRAWN = f"{CHART}?.drawn.complete && !document.querySelector('[aria-busy]')"
+DRAWN = f"{CHART}?.complete && !document.querySelector('[aria-busy]')"
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +115,17 @@ def test_a_zoom_fetches_points_and_the_keyboard_reads_them(served):
     served.drag(box[0] + 100, box[1] + 80, box[0] + 300, box[1] + 80)
     first, last = served.evaluate("page.focus.range")
     assert 0 < first < last < 3000
+
+
+def test_a_chart_is_busy_until_all_its_curves_are_drawn(served):
+    seen = f"[{CHART}.card.ariaBusy, {CHART}.drawn.lines, {CHART}.drawn.axis]"
+    note = f"new MutationObserver(() => window.seen.push({seen}))"
+    served.evaluate(f"(window.seen = [], {note}.observe({CHART}.card, {{attributes: true}}), null)")
+    choose(served, axis="epoch")
+    served.wait_for(f"{DRAWN} && {CHART}.drawn.axis === 'epoch'")
+    busy, done = served.evaluate("window.seen")
+    assert busy[0] == "true"
+    assert done == [None, 20, "epoch"]
 
 
 def test_a_metric_that_is_not_searched_leaves_and_comes_back_with_the_zoom(served):
@@ -244,7 +255,7 @@ def test_the_table_is_sorted_and_keeps_the_columns(served):
 
 def test_a_hidden_run_loses_its_curve(served):
     served.evaluate("document.querySelector('.runs tbody .draws').click()")
-    served.wait_for(f"{CHART}.drawn.complete && {CHART}.drawn.lines === 19")
+    served.wait_for(f"{CHART}.complete && {CHART}.drawn.lines === 19")
     assert texts(served, "#shown") == ["20 of 20 listed, 19 drawn"]
 
 
@@ -319,7 +330,7 @@ def test_a_run_that_trains_is_followed_without_loading_the_page_again(tmp_path, 
         make_runs(tmp_path / "runs" / "sweep", 2, 1000)
         (run / "run.json").write_text(json.dumps(record))
         browser.wait_for("page.runs.all.length === 3")
-        browser.wait_for(f"{CHART}.drawn.complete && {CHART}.drawn.lines === 3")
+        browser.wait_for(f"{CHART}.complete && {CHART}.drawn.lines === 3")
         assert texts(browser, "#status") == ["Up to date"]
     browser.wait_for("document.getElementById('status').textContent === 'Not connected'")
     assert browser.evaluate("window.sameDocument") is True

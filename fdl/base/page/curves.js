@@ -130,7 +130,7 @@ class RunsChart extends LineChart {
   #kept = new Map();
   #request = null;
   /** What is drawn, for those who cannot look at it. */
-  drawn = { lines: 0, bands: 0, complete: false };
+  drawn = { lines: 0, bands: 0 };
 
   constructor(metric, page) {
     super(metric, page.focus);
@@ -175,6 +175,17 @@ class RunsChart extends LineChart {
     return { count, band, range, axis: axis.kind, key: JSON.stringify([axis.kind, range, count, band]) };
   }
 
+  /** The visible runs whose curves are not there in this resolution. */
+  #missing(key) {
+    return this.#runs.map((run) => run.id).filter((id) => this.#kept.get(id)?.key !== key);
+  }
+
+  /** Whether all curves are drawn in the resolution that is needed now. */
+  get complete() {
+    const { key } = this.#wanted();
+    return Boolean(this.scales) && this.drawn.key === key && !this.#missing(key).length && !this.#request;
+  }
+
   /** Fetch the curves that are missing, and draw after each part. */
   async show() {
     this.draw();
@@ -182,7 +193,7 @@ class RunsChart extends LineChart {
     const { top, bottom } = this.card.getBoundingClientRect();
     if (!this.width || bottom < -NEAR || top > innerHeight + NEAR) return;
     const { key, ...wanted } = this.#wanted();
-    const missing = () => this.#runs.map((run) => run.id).filter((id) => this.#kept.get(id)?.key !== key);
+    const missing = () => this.#missing(key);
     // The loop that is under way for this resolution also fetches the curves of new runs.
     if (this.#request?.key === key || !missing().length) return;
     this.#request?.abort();
@@ -200,7 +211,7 @@ class RunsChart extends LineChart {
       if (this.#request === request) {
         this.#request = null;
         this.card.removeAttribute("aria-busy");
-        this.draw();
+        this.redraw(); // at once: who waits for a chart that is not busy sees all of its curves
       }
     }
   }
@@ -235,7 +246,7 @@ class RunsChart extends LineChart {
     this.pointed = null;
     const none = this.#runs.length ? "no values over this axis" : "no visible run has this metric";
     this.plot(lines, { share: FAR_SHARE, far: FAR, empty: this.card.hasAttribute("aria-busy") ? "loading…" : none });
-    this.drawn = { lines: this.scales ? lines.length : 0, bands: this.scales ? lines.filter((one) => one.low).length : 0, complete: Boolean(this.scales), axis: this.focus.axis.kind };
+    this.drawn = { lines: this.scales ? lines.length : 0, bands: this.scales ? lines.filter((one) => one.low).length : 0, axis: this.focus.axis.kind, key: this.#wanted().key };
     const hidden = this.#runs.length - curves.length;
     const spread = choices.band === "deviation" ? "standard deviation" : "range";
     const parts = [runs.groups ? `mean and ${spread} of ${counted(lines.length, "group")}` : counted(curves.length, "run")];
