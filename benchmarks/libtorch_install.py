@@ -146,9 +146,7 @@ def with_curl(url: str, folder: Path) -> None:
 def with_fdl(source: str, folder: Path, option: str = "--source") -> None:
     """Let fdl do both, or unpack a wheel on disk."""
     argv = [sys.executable, "-m", "fdl", "-q", "libtorch", "download", option, source]
-    # Byte code is cached wherever a user runs this.
-    dropped = ("PYTHONDONTWRITEBYTECODE", "FDL_ENV")
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    kept = {name: value for name, value in os.environ.items() if name != "FDL_ENV"}
     env = {**kept, "FLODL_HOME": str(folder / "home"), "NO_PROXY": "127.0.0.1"}
     subprocess.run(
         [*argv, "--path", str(folder / "libtorch")],

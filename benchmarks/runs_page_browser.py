@@ -167,14 +167,12 @@ def free_port() -> int:
 
 def environment_for(programs: Path, cache: Path) -> dict[str, str]:
     """The environment of a tool: its programs first, and a cache of its own."""
-    env = {
+    return {
         **os.environ,
         **SILENT,
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "FLODL_CACHE_DIR": str(cache),
     }
-    env.pop("PYTHONDONTWRITEBYTECODE", None)
-    return env
 
 
 @contextmanager

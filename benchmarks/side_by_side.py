@@ -244,8 +244,7 @@ def caller(tools: Path) -> Callable[[str, Path], str]:
     path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
     identity = {f"GIT_{who}_{what}": "x@y" for who in ("AUTHOR", "COMMITTER")
                 for what in ("NAME", "EMAIL")}  # fmt: skip
-    dropped = ("PYTHONDONTWRITEBYTECODE", "FDL_ENV")
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    kept = {name: value for name, value in os.environ.items() if name != "FDL_ENV"}
     env = {**kept, **identity, "PATH": path, "DVC_NO_ANALYTICS": "1", "CI": "1"}
 
     def call(line: str, folder: Path) -> str:

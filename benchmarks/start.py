@@ -69,8 +69,8 @@ class FirstLines(NamedTuple):
 
 
 def variables() -> dict[str, str]:
-    """The environment of a user at a terminal, where byte code is cached."""
-    dropped = ("PYTHONDONTWRITEBYTECODE", "CI", "FDL_ENV", "FDL_PLAN", "FDL_PROJECT_ROOT")
+    """The environment of a user at a terminal."""
+    dropped = ("CI", "FDL_ENV", "FDL_PLAN", "FDL_PROJECT_ROOT")
     return {name: value for name, value in os.environ.items() if name not in dropped}
 
 

@@ -140,10 +140,7 @@ def runner(argv: list[str], folder: Path, *, cold: bool) -> Callable[[], object]
         folder: Where.
         cold: Whether what fdl has kept from the call before is taken away first.
     """
-    # Byte code is cached wherever a user runs this; an environment that forbids it measures the
-    # compiler instead.
-    dropped = ("PYTHONDONTWRITEBYTECODE", "FDL_ENV")
-    env = {name: value for name, value in os.environ.items() if name not in dropped}
+    env = {name: value for name, value in os.environ.items() if name != "FDL_ENV"}
 
     def call() -> None:
         if cold:

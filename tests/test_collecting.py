@@ -26,8 +26,9 @@ def test_collecting_imports_no_library_that_few_tests_use():
     assert sorted(RARE & IMPORTED) == []
 
 
-def test_compiled_tests_are_kept_also_where_python_is_told_to_keep_nothing():
-    program = "import sys, os, tests; print(sys.dont_write_bytecode, *os.environ)"
+@pytest.mark.parametrize("package", ["tests", "benchmarks"])
+def test_what_is_compiled_is_kept_also_where_python_is_told_to_keep_nothing(package):
+    program = f"import sys, os, {package}; print(sys.dont_write_bytecode, *os.environ)"
     told = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     words = [sys.executable, "-c", program]
     found = subprocess.check_output(words, cwd=ROOT, env=told, text=True).split()

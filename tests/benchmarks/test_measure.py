@@ -18,10 +18,26 @@ from benchmarks.measure import (
 from tests.rows import each_row
 
 
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small project, which is compiled in no time."""
+    monkeypatch.setattr("benchmarks.measure.ROOT", tmp_path)
+    (tmp_path / "flodl").mkdir()
+    (tmp_path / "flodl/trainer.py").touch()
+    return tmp_path
+
+
 def options(*words: str, **quick: object):
     return read_options(
         command_line("example", "Say one thing.\n\nMore.", rounds=9), words, **quick
     )
+
+
+def test_no_round_pays_for_compiling(root):
+    options("--quick")
+    assert not list(root.glob("flodl/*/*.pyc"))
+    options()
+    assert list(root.glob("flodl/*/trainer.*.pyc"))
 
 
 def test_subjects_take_turns_and_the_order_rotates():
