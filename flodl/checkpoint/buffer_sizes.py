@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def sized_as_stored(model: nn.Module, header: Header, *, keep: bool = True) -> Iterator[None]:
+def sized_as_stored(
+    model: nn.Module, header: Header, *, prefix: str = "", keep: bool = True
+) -> Iterator[None]:
     """Give the persistent buffers of a model their sizes in a file; an error takes that back.
 
     Their values are undefined until they are loaded.
@@ -29,6 +31,7 @@ def sized_as_stored(model: nn.Module, header: Header, *, keep: bool = True) -> I
     Args:
         model: The model.
         header: The header of the file.
+        prefix: The dotted name of the model in that of the file; empty if it is the same.
         keep: Whether they have these sizes after the block, too.
     """
     entries = {entry.name: entry for entry in header.model_entries}
@@ -37,7 +40,7 @@ def sized_as_stored(model: nn.Module, header: Header, *, keep: bool = True) -> I
     with ExitStack() as undo:
         for path, module in model.named_modules():
             for key, buffer in module._buffers.items():
-                entry = entries.get(qualify(f"{path}.{key}" if path else key))
+                entry = entries.get(qualify(".".join(filter(None, (prefix, path, key)))))
                 if entry is None or key in module._non_persistent_buffers_set:
                     continue
                 if buffer is None:
