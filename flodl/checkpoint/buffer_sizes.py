@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from flodl.checkpoint.names import qualify
 from flodl.checkpoint.sharded import is_sharded
@@ -56,5 +57,6 @@ def sized_as_stored(
 
 def resizable(buffer: Tensor, entry: Entry) -> bool:
     """Whether a buffer has another size than in a file, and can get that size."""
-    dense = buffer.layout is entry.layout is torch.strided and not is_sharded(buffer)
-    return dense and buffer.shape != entry.shape
+    dense = buffer.layout is entry.layout is torch.strided
+    fixed = is_sharded(buffer) or is_lazy(buffer)
+    return dense and not fixed and buffer.shape != entry.shape
