@@ -296,7 +296,7 @@ def checkpoint_strings(
         kept["epoch"] = str(int(epoch))
     if metrics is not None:
         finite = {name: v if math.isfinite(v) else None for name, v in metrics.items()}
-        kept["metrics"] = json.dumps(finite, sort_keys=True, separators=(",", ":"))
+        kept["metrics"] = json.dumps(finite, sort_keys=True, separators=(",", ":"), default=float)
     if source_config is not None:
         kept["source_config"] = source_config
     extra = metadata or {}
