@@ -245,7 +245,8 @@ class SentenceTransformer:
             force: Replace an existing model, with its tokenizer.
 
         Raises:
-            FlodlError: The folder holds a model already.
+            FlodlError: The folder holds a model already, or layers have adapters that are not
+                merged.
             ValueError: The pooling cannot be saved.
             OSError: The system refused.
         """
