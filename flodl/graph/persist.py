@@ -261,7 +261,8 @@ def _graphs_around(root: Graph, path: str) -> list[Graph]:
 
 
 def _prefix_in(owner: Graph, child: Graph) -> str:
-    return next(name for name, module in owner.named_modules() if module is child)
+    prefix: str = next(name for name, module in owner.named_modules() if module is child)
+    return prefix
 
 
 def _names_in(owner: Graph, child: Graph) -> dict[str, str]:
