@@ -86,6 +86,7 @@ def test_install_puts_a_whole_variant_into_use(libtorch, store):
 def test_install_twice_fetches_once_and_still_activates(libtorch, store, mirror):
     libtorch("install", "cpu", "--torch", TORCH)
     (store / ".active").write_text("")
+    mirror.settle()
     fetched = len(mirror.requests)
     again = libtorch("install", "cpu", "--torch", TORCH)
     assert again.exit == 0
