@@ -24,7 +24,7 @@ from fdl.programs.parameters.parser import slots, typed_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from fdl.manifest.node import Node
     from fdl.manifest.select.level import Level
@@ -43,6 +43,7 @@ def check_tail(
     page: str,
     presets: Sequence[str] = (),
     env: str | None = None,
+    filled: Collection[str] = (),
 ) -> None:
     """Check the arguments after a command, up to the first ``--``.
 
@@ -53,12 +54,14 @@ def check_tail(
         page: The command whose help page lists all options.
         presets: What may follow the command instead, for the hint about a slip.
         env: The environment in use, for a command in a hint.
+        filled: The positional arguments that the manifest gives, as ``<data>``; what is typed
+            stands behind them.
 
     Raises:
         UsageError: A value that is not allowed, a flag that does not exist, or an argument for a
             program that takes none.
     """
-    _Tail(schema, command, page, presets, env).check(tail)
+    _Tail(schema, command, page, presets, env, filled).check(tail)
 
 
 class _Tail(Record):
@@ -69,11 +72,15 @@ class _Tail(Record):
     page: str
     presets: Sequence[str]
     env: str | None
+    filled: Collection[str]
 
     def settle(self) -> None:
         # fdl's own options are allowed too, even if the program does not declare them.
         self._words = {**spellings(OPTIONS.values()), **self.schema.spellings}
-        self._arguments = [] if self.schema.style in KEYVALUE else self.schema.arguments
+        arguments = [] if self.schema.style in KEYVALUE else self.schema.arguments
+        self._arguments = [
+            one for one in arguments if one.variadic or one.display not in self.filled
+        ]
 
     def check(self, tokens: Sequence[str]) -> None:
         for said in typed_words(tokens, self.schema, spellings(OPTIONS.values())):
@@ -214,7 +221,8 @@ class _Options(Record):
     def _unknown(self, key: str, node: Node) -> None:
         above = key.rpartition(".")[0]
         outer = self.spelling.declared(above) if above else None
-        if outer is not None and outer.literal != "yaml":
+        # A group of Hydra has the keys of the chosen file.
+        if outer is not None and outer.literal != "yaml" and self.schema.style != "hydra":
             raise self._refused(node, f"`{outer.display}` takes a value, and not a mapping")
         section = key.partition(".")[0]
         if section in SECTIONS and above and not self.spelling.bare:
@@ -223,11 +231,14 @@ class _Options(Record):
         self._of_subcommand(key, node)
         if not self.schema.strict:
             return
-        known = [word.lstrip("-") for word in self.schema.spellings]
+        options = self.schema.options.values()
+        known = [word.lstrip("-") for one in options for word in one.spellings]
         names = [*(word.replace("-", "_") for word in known), *known]
         every = f"`{self.level.typed()} --help` lists its options"
-        problem = f"the program has no option `{key}`"
-        raise self._refused(node, problem, did_you_mean(key, names, every))
+        off = {word.replace("_", "-"): one for one in options for word in one.negatives}
+        meant = off.get(f"--{key}".replace("_", "-"))
+        hint = f"{meant.name}: false" if meant else did_you_mean(key, names, every)
+        raise self._refused(node, f"the program has no option `{key}`", hint)
 
     def _of_subcommand(self, key: str, node: Node) -> None:
         """Refuse an option of a subcommand if none is chosen."""
