@@ -261,8 +261,8 @@ def _held(node: Node) -> Iterable[type]:
 def _word(value: object, one: Parameter | None) -> str:
     """A value as the program reads it."""
     if one is None:
-        return text(value)
-    plain = value if isinstance(value, Null) else text(value)
+        return _scalar(value)
+    plain = value if isinstance(value, Null) else _scalar(value)
     if (isinstance(value, bool | Null)) and plain in one.words:
         return one.words[plain]
     if one.holds_data:
@@ -317,9 +317,24 @@ def _joined(items: Sequence[str], separator: str) -> str:
 
 def valued(name: str, value: str) -> list[str]:
     """Flag and value; one token if a parser would take the value for another flag."""
-    if len(value) > 1 and value.startswith("-") and not is_number(value):
+    if len(value) > 1 and value.startswith("-") and not _reads_as_number(value[1:]):
         return [f"{name}={value}"]
     return [name, value]
+
+
+def _reads_as_number(number: str) -> bool:
+    """Whether argparse takes the word for a number with a sign in front, and not for a flag."""
+    return number.replace(".", "", 1).isdecimal() and not number.endswith(".")
+
+
+def _scalar(value: object) -> str:
+    """A scalar as text; a number below zero without an exponent, see :func:`_reads_as_number`."""
+    plain = text(value)
+    if not (isinstance(value, float) and plain.startswith("-") and "e" in plain):
+        return plain
+    from decimal import Decimal
+
+    return f"{Decimal(plain):f}"
 
 
 def _assignment(name: str, node: Node, *, hydra: bool) -> str:
