@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fdl.base.light_record import Record
 from fdl.manifest.node import Node, Null, text
-from fdl.programs.parameters.parameter import UNSET, is_number
+from fdl.programs.parameters.parameter import UNSET, is_group, is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Spelling(Record):
         if key.startswith(AS_WRITTEN):
             return key
         if self.bare:
-            return one.name if one else key
+            return next(filter(is_group, one.flags), one.name) if one else key
         if one is not None:
             return one.flag if one.kind == "option" else one.display
         if self._style == "snake":

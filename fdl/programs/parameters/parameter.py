@@ -150,10 +150,15 @@ class Parameter(Record):
         """Whether a word behind the option can be its value and not the next flag."""
         return may_be_value(token, self.numeric)
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether each occurrence adds to those before it, and does not replace them."""
+        return self.counted or (self.shape == "list" and not (self.once or self.separator))
+
     def absent(self) -> Any:
         """The value when neither argv nor the environment gives one."""
         if self.shape == "flag":
-            return False
+            return False if self.default is UNSET else self.default
         if self.shape == "optional" and self.kind == "option":
             return None
         if self.shape == "list":
@@ -252,6 +257,11 @@ def is_flag_name(name: str) -> bool:
     return (
         bool(name) and name[0].isalnum() and all(char.isalnum() or char in "-_." for char in name)
     )
+
+
+def is_group(word: str) -> bool:
+    """Whether a spelling is a group of Hydra in a folder: ``model/encoder``."""
+    return word[:1].isalnum() and "/" in word
 
 
 def is_letter(short: str) -> bool:
