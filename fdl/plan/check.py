@@ -19,7 +19,6 @@ from fdl.plan.planner import UNCHECKED
 from fdl.plan.spelling import AS_WRITTEN, KEYVALUE, Key, Spelling, flattened, written
 from fdl.plan.typed_ranks import OPTIONS
 from fdl.programs.parameters.contract import spellings
-from fdl.programs.parameters.parameter import is_number
 from fdl.programs.parameters.parser import slots, typed_words
 
 TYPE_CHECKING = False
@@ -277,6 +276,9 @@ class _Options(Record):
             if one.separator.isspace() and len(text.split()) > 1:
                 end = f"`{one.display}` takes blanks as the end of a value"
                 raise self._refused(item, f"`{text}` has a blank, and {end}")
+            if item is not node and "," in text and one.commas and self.schema.origins:
+                end = f"`{one.display}` takes commas as the end of a value"
+                raise self._refused(item, f"`{text}` has a comma, and {end}")
             if problem := _refusal(self.schema, one, text) or self._type(one, text):
                 raise self._refused(item, f"{problem}{_declared_at(one)}", _guess(one, text))
 
@@ -321,7 +323,7 @@ def _items(node: Node) -> list[Node]:
 def _refusal(schema: Schema, one: Parameter, text: str) -> str:
     """Why a value is not allowed; empty if it is allowed."""
     for part in one.parts(text) if one.choices else ():
-        if part and not any(_same(one, choice, part) for choice in one.choice_texts()):
+        if part and not any(one.means(choice, part) for choice in one.choice_texts()):
             shown = REDACTED if is_secret(one.name, part) else part
             allowed = ", ".join(one.choice_texts())
             return f"invalid value `{shown}` for `{one.display}` -- allowed: {allowed}"
@@ -346,13 +348,6 @@ def _guess(one: Parameter, text: str) -> str:
         return ""
     close = "" if is_secret(one.name, text) else did_you_mean(text, one.choice_texts())
     return close or "choose one of them"
-
-
-def _same(one: Parameter, choice: str, text: str) -> bool:
-    """Whether two spellings mean the same value, such as ``8`` and ``8.0``."""
-    if one.means(choice, text):
-        return True
-    return is_number(choice) and is_number(text) and float(choice) == float(text)
 
 
 _MOST_NAMES = 3

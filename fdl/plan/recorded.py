@@ -14,7 +14,7 @@ from fdl.base import run_record
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.plan.spelling import Spelling, output_keys
 from fdl.plan.value import Recording
-from fdl.programs.parameters.parameter import choice_text
+from fdl.programs.parameters.parameter import UNSET, choice_text
 from fdl.programs.parameters.parser import (
     added,
     bare,
@@ -177,7 +177,7 @@ def _settings(
     found = {
         one.field: _setting(one.display, default, "default")
         for one in parameters
-        if one.kind == "option" and (default := _plain(one.absent())) is not None
+        if one.kind == "option" and (default := _default(one, schema)) is not None
     }
     generated: set[str] = set()
     for _, same in groupby(plan.flags, lambda flag: flag.field):
@@ -243,6 +243,13 @@ def _assignments(plan: Plan) -> Settings:
 def _setting(name: str, value: object, origin: str) -> dict[str, object]:
     hidden = bool(name) and is_secret(name, value)
     return {"value": REDACTED if hidden else value, "origin": origin}
+
+
+def _default(one: Parameter, schema: Schema | None) -> object:
+    """What an option means that is not given; None if that is not known."""
+    if one.shape == "list" and one.default is UNSET and schema is not None and schema.foreign:
+        return None
+    return _plain(one.absent())
 
 
 def _plain(value: object) -> object:

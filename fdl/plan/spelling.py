@@ -94,7 +94,7 @@ class Spelling(Record):
             whole = one.holds_data and not one.variadic
             return [[_word(item.value, one)] for item in ([node] if whole else _flat(node))]
         if one is not None and one.holds_data and one.shape != "list":
-            return [valued(name, _word(value, one))]
+            return [valued(name, _word(value, one), one)]
         literal = self._language(key, one)
         is_switch = literal != "python" and (one is not None or not literal)
         if isinstance(value, bool) and is_switch:
@@ -106,7 +106,8 @@ class Spelling(Record):
         if literal and isinstance(value, list | dict):
             return [[name, _as_data(node, "eval" if literal == "python" else "json")]]
         if not isinstance(value, list):
-            return [valued(name, _literal(value) if literal == "python" else _word(value, one))]
+            word = _literal(value) if literal == "python" else _word(value, one)
+            return [valued(name, word, one)]
         if any(isinstance(item.value, list) for item in value):
             # One occurrence of the option for each inner list.
             return [[name, *(_word(each.value, one) for each in item.listed)] for item in value]
@@ -114,13 +115,13 @@ class Spelling(Record):
         if not items:
             return _nothing(name, one)
         if one is not None and one.separator:
-            return [valued(name, _joined(items, one.separator))]
+            return [valued(name, _joined(items, one.separator), one)]
         if one is not None and one.nargs not in (None, "?"):
             return [[name, *items]]
         repeated = one is not None and one.shape == "list" and not one.commas
         if repeated or any("," in item for item in items):
-            return [valued(name, item) for item in items]
-        return [valued(name, ",".join(items))]
+            return [valued(name, item, one) for item in items]
+        return [valued(name, ",".join(items), one)]
 
     def surplus(self, key: str, node: Node) -> str:
         """What a list holds that the program has no spelling for; empty if all is well."""
@@ -155,7 +156,7 @@ class Spelling(Record):
         if not value and one is not None and _is_off_without_value(one):
             return []
         if takes_word:
-            return [valued(name, _word(value, one))]
+            return [valued(name, _word(value, one), one)]
         if value:
             return [[name]]
         if one is not None and one.negatives:
@@ -315,9 +316,11 @@ def _joined(items: Sequence[str], separator: str) -> str:
     )
 
 
-def valued(name: str, value: str) -> list[str]:
+def valued(name: str, value: str, one: Parameter | None) -> list[str]:
     """Flag and value; one token if a parser would take the value for another flag."""
-    if len(value) > 1 and value.startswith("-") and not _reads_as_number(value[1:]):
+    # FdlArgs takes a number with a sign for the value of a numeric option only.
+    is_sure = _reads_as_number(value[1:]) and (one is None or one.numeric or name[:2] != "--")
+    if len(value) > 1 and value.startswith("-") and not is_sure:
         return [f"{name}={value}"]
     return [name, value]
 

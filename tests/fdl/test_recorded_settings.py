@@ -15,6 +15,7 @@ p.add_argument("--shuffle", action=argparse.BooleanOptionalAction, default=True)
 p.add_argument("--set", action="append")
 p.add_argument("--commit")
 p.add_argument("--sizes", nargs="+", type=int)
+p.add_argument("--rate", type=float, choices=[0.1, 1], default=0.1)
 a = p.parse_args()
 print(a.mode, a.data, a.tag, a.warn, a.shuffle, a.set, a.commit, a.sizes)
 """
@@ -65,6 +66,8 @@ def test_flags_have_the_values_that_the_program_got(recorded):
     said, settings = recorded("p")
     assert said == "fit none None 0 True None None None"
     assert settings["shuffle"] == {"value": True, "origin": "default"}
+    assert "sizes" not in settings
+    assert recorded("p", "--rate", "1.0")[1]["rate"]["value"] == 1
     said, settings = recorded("p", "--no-shuf", "-ww", "--tag", "a", "--commit", "297e7814231")
     assert said == "fit none ['a'] 2 False None 297e7814231 None"
     values = {name: one["value"] for name, one in settings.items()}
@@ -120,3 +123,31 @@ def test_a_variable_that_the_program_reads_is_recorded(project, recorded):
     said, settings = recorded("q", "--lr", "3", env={"LR": "0.5"})
     assert said == "3.0 False o"
     assert settings["lr"] == {"value": 3.0, "origin": "command line"}
+
+
+OWN = """
+from fdl import FdlArgs, option
+
+class Args(FdlArgs):
+    tags: list[str] = option()
+    name: str = option(default="n")
+
+args = Args.parse_or_schema()
+print(args.tags, args.name)
+"""
+
+
+def test_a_class_of_arguments_gets_text_like_a_number_and_no_half_items(project, recorded, fdl):
+    project({"main.py": OWN, "fdl.yml": """
+        entry: python main.py
+        commands:
+          p: {options: {tags: [a, ""], name: "-5"}}
+          q: {options: {tags: ["a,b", c]}}
+          r: {options: {tags: "a,b"}}
+        """})  # fmt: skip
+    said, settings = recorded("p")
+    assert said == "['a'] -5"
+    assert (settings["tags"]["value"], settings["name"]["value"]) == (["a"], "-5")
+    refused = fdl("q").err
+    assert "fdl.yml:4:24: preset `fdl q`: `a,b` has a comma, and `--tags` takes commas" in refused
+    assert recorded("r")[0] == "['a', 'b'] n"

@@ -194,14 +194,19 @@ class Parameter(Record):
             raise ValueError(self.refusal(text, f"not {IN_WORDS[self.type]}")) from None
 
     def means(self, choice: str, text: str) -> bool:
-        """Whether a word is a choice, perhaps in upper or lower case."""
+        """Whether a word is a choice, perhaps in upper or lower case; ``1.0`` is the number 1."""
+        if self.type == "float" and is_number(choice) and is_number(text):
+            return float(choice) == float(text)
         return choice == text or (self.ignore_case and choice.casefold() == text.casefold())
 
     def parts(self, text: str) -> list[str]:
         """The values that one word holds."""
         if self.separator.isspace():
             return text.split()
-        return [part.strip() for part in text.split(",")] if self.commas else [text]
+        if not self.commas:
+            return [text]
+        parts = [part.strip() for part in text.split(",")]
+        return parts if self.separator else [part for part in parts if part]
 
     def split(self, text: str) -> list[Any]:
         """The values of a list in one word: separated by commas, blanks dropped.
