@@ -309,7 +309,8 @@ def _declared(flag: Flag, schema: Schema | None) -> str:
     """What the program says about an option of a preset."""
     if schema is None:
         return ""
-    one = schema.spellings.get(flag.name) or schema.options.get(flag.name)
+    shown = {one.display: one for one in schema.parameters}
+    one = {**schema.options, **shown, **schema.spellings}.get(flag.name)
     if one is not None:
         return one.help or "(declared by the program)"
     return "(refused: the program has no such option)" if schema.strict else "(not declared)"

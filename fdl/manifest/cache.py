@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Content = tuple[Node, tuple[str, ...], list[Removed]]
 
 # Increase it when the format of the cache or the meaning of a check changes within one version.
-FORMAT = 4
+FORMAT = 5
 
 # The coarsest clock tick of the supported file systems. A file that changes again within one tick
 # keeps its stamp. So content that was read that soon after a change is not cached.

@@ -125,6 +125,9 @@ class Null(str):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return "!null"
+
 
 class Removed(Record):
     """A key that a layer deleted.

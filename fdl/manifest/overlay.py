@@ -2,6 +2,7 @@
 
 Maps merge key by key. Any other value replaces the weaker one as a whole. Null deletes, as in JSON
 Merge Patch (RFC 7396), so the values that an overlay adds never hold nulls either, at any depth.
+In a command they stay: there a null removes what a preset inherits from its manifest.
 A setting without any value deletes nothing: it is a slip, or switches a flag on. A list tagged
 ``!append``, ``!prepend`` or ``!merge-by:KEY`` joins the weaker one instead. Keys keep
 the order of the weakest layer that has them. ``ddp.mode`` and ``ddp.policy`` or ``ddp.backend`` set
@@ -72,7 +73,7 @@ def _maps(below: Node, above: Node, path: tuple[str, ...]) -> Node:
                     merged[rival] = _over(merged[rival], child.at(None), (*path, rival))
         if key in merged:
             merged[key] = _over(merged[key], child, (*path, key))
-        elif not _deletes(child, (*path, key)):
+        elif not _is_nothing(child, (*path, key)):
             merged[key] = _brought_in(child, (*path, key))
     made = below.at(merged)
     made.secret = above.secret or below.secret or above.secret
@@ -83,6 +84,16 @@ def _deletes(node: Node, path: tuple[str, ...]) -> bool:
     return node.value is None and not (node.empty and _is_setting(path))
 
 
+def _is_nothing(node: Node, path: tuple[str, ...]) -> bool:
+    """Whether a null says nothing, if there is no weaker value for it to delete.
+
+    In a command, it also removes what the command inherits from its manifest. `~callbacks` deletes
+    a setting of Hydra.
+    """
+    in_command = path[:1] == ("commands",) and len(path) > 2
+    return _deletes(node, path) and not in_command and not path[-1].startswith("~")
+
+
 def _brought_in(node: Node, path: tuple[str, ...]) -> Node:
     """What an overlay adds where there was no mapping. Its nulls delete nothing and are dropped."""
     if not isinstance(node.value, dict):
@@ -90,7 +101,7 @@ def _brought_in(node: Node, path: tuple[str, ...]) -> Node:
     kept = {
         key: _brought_in(child, (*path, key))
         for key, child in node.mapping.items()
-        if not _deletes(child, (*path, key))
+        if not _is_nothing(child, (*path, key))
     }
     return node.at(kept)
 
@@ -159,10 +170,10 @@ def _without_deleted(node: Node, path: tuple[str, ...], removed: list[Removed]) 
         return node
     kept = {}
     for key, child in node.value.items():
-        if child.losers and _deletes(child, (*path, key)):
-            # A null over a null has not deleted a value.
-            if any(loser.value is not None for loser in child.losers):
-                removed.append(Removed((*path, key), child))
-        else:
+        deletes = child.losers and _deletes(child, (*path, key))
+        # A null over a null has not deleted a value.
+        if deletes and any(loser.value is not None for loser in child.losers):
+            removed.append(Removed((*path, key), child))
+        elif not (deletes and _is_nothing(child, (*path, key))):
             kept[key] = _without_deleted(child, (*path, key), removed)
     return node.at(kept)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fdl.base.masking import KNOWN, redacted_script, secrets_of_script
 from fdl.base.secrets import REDACTED, is_secret, is_secret_name
-from fdl.manifest.node import Node, Removed
+from fdl.manifest.node import Node, Null, Removed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _shown(
         return value if value is None else REDACTED
     if isinstance(value, list):
         return [tree(item, (*path, place)) for place, item in enumerate(value)]
-    if isinstance(value, str) and value:
+    if isinstance(value, str) and value and not isinstance(value, Null):
         is_script = bool(path) and path[-1] in _SCRIPTS
         return redacted_script(value) if is_script else KNOWN.text(value)
     return value

@@ -5,7 +5,7 @@ Imported on every `config show`: loads only fdl's own light modules.
 
 from __future__ import annotations
 
-from fdl.manifest.node import Node
+from fdl.manifest.node import Node, Null
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,6 +78,9 @@ def flow(node: Node, *, inside: bool = False) -> str:
 
 def scalar(value: Scalar, *, inside: bool = False) -> str:
     """A scalar as both YAML 1.1 and 1.2 readers understand it."""
+    if isinstance(value, Null):
+        # Between brackets, what follows would belong to the tag.
+        return f"{value!r} " if inside else repr(value)
     if isinstance(value, str):
         return quoted(value, inside=inside)
     if value is None:

@@ -10,6 +10,7 @@ from fdl.base.light_record import Record
 from fdl.manifest.node import origin
 from fdl.plan.generate import flag_of, groups, present, settings
 from fdl.plan.spelling import AS_WRITTEN, Spelling
+from fdl.programs.parameters.parser import typed_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Arguments(Record):
         words: How many tokens of ``argv`` come from the entry alone.
         schema: What the program, or the chosen subcommand, takes; None if that is not known.
         subcommand: Names of the known subcommands that are chosen, outermost first.
+        filled: The positional arguments that have a value, as ``<data>``; typed ones follow them.
     """
 
     argv: list[str]
@@ -40,6 +42,7 @@ class Arguments(Record):
     words: int
     schema: Schema | None
     subcommand: list[str]
+    filled: set[str]
 
 
 def arguments(
@@ -84,6 +87,7 @@ def arguments(
             others[:] = [one for one in others if one is not first]
         place = before.get(group.declared.name, -1) if group.declared else -1
         generated[place][1].append(group)
+    filled = _filled(segments, made_by, schema, level.root)
     argv: list[str] = []
     flags: list[Flag] = []
     for number, (segment, made) in enumerate(generated, 1):
@@ -95,7 +99,7 @@ def arguments(
         for group in made:
             flags.append(flag_of(group, len(argv), level.root))
             argv += group.tokens
-    return Arguments(argv, flags, list(tail[moved:]), len(tokens), schema, path)
+    return Arguments(argv, flags, list(tail[moved:]), len(tokens), schema, path, filled)
 
 
 def _require_spelling(options: Mapping[str, Node], spelling: Spelling, root: str) -> None:
@@ -118,6 +122,46 @@ def _first(made_by: dict[object, Group], group: Group) -> Group | None:
     if first.name.startswith(AS_WRITTEN) and not first.name.startswith("--"):
         return None
     return first
+
+
+def _filled(
+    segments: Sequence[Sequence[str]],
+    made_by: Mapping[object, Group],
+    schema: Schema | None,
+    root: str,
+) -> set[str]:
+    """The positional arguments that the entry and the manifest give, as ``<data>``.
+
+    Raises:
+        ManifestError: One of them would take the place of another that stands before it.
+    """
+    words = segments[-1][1:] if len(segments) > 1 else _behind_program(segments[0])
+    count = sum(not said.flag for said in typed_words(words, schema))
+    filled: set[str] = set()
+    missing = ""
+    for place, one in enumerate(schema.arguments if schema else ()):
+        group = made_by.get(id(one))
+        if group is None and place >= count:
+            missing = missing or one.name
+            continue
+        filled.add(one.display)
+        if group is not None and missing:
+            raise ManifestError(
+                f"{origin(group.node, root)}: `{group.field}` would be taken for `<{missing}>`, "
+                "which stands before it and has no value",
+                hint=f"set `{missing}` in `options`, too",
+            )
+    return filled
+
+
+def _behind_program(words: Sequence[str]) -> Sequence[str]:
+    """What an entry gives to its program: the words behind a script or a module."""
+    for place, word in enumerate(words):
+        if word.endswith(".py"):
+            return words[place + 1 :]
+        if word == "-m":
+            return words[place + 2 :]
+    return words[1:]
 
 
 def _wins(preset: Node | None, group: Group) -> bool:

@@ -19,12 +19,11 @@ from fdl.plan.planner import UNCHECKED
 from fdl.plan.spelling import AS_WRITTEN, KEYVALUE, Key, Spelling, flattened, written
 from fdl.plan.typed_ranks import OPTIONS
 from fdl.programs.parameters.contract import spellings
-from fdl.programs.parameters.parameter import is_number
 from fdl.programs.parameters.parser import slots, typed_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from fdl.manifest.node import Node
     from fdl.manifest.select.level import Level
@@ -43,6 +42,7 @@ def check_tail(
     page: str,
     presets: Sequence[str] = (),
     env: str | None = None,
+    filled: Collection[str] = (),
 ) -> None:
     """Check the arguments after a command, up to the first ``--``.
 
@@ -53,12 +53,14 @@ def check_tail(
         page: The command whose help page lists all options.
         presets: What may follow the command instead, for the hint about a slip.
         env: The environment in use, for a command in a hint.
+        filled: The positional arguments that the manifest gives, as ``<data>``; what is typed
+            stands behind them.
 
     Raises:
         UsageError: A value that is not allowed, a flag that does not exist, or an argument for a
             program that takes none.
     """
-    _Tail(schema, command, page, presets, env).check(tail)
+    _Tail(schema, command, page, presets, env, filled).check(tail)
 
 
 class _Tail(Record):
@@ -69,11 +71,15 @@ class _Tail(Record):
     page: str
     presets: Sequence[str]
     env: str | None
+    filled: Collection[str]
 
     def settle(self) -> None:
         # fdl's own options are allowed too, even if the program does not declare them.
         self._words = {**spellings(OPTIONS.values()), **self.schema.spellings}
-        self._arguments = [] if self.schema.style in KEYVALUE else self.schema.arguments
+        arguments = [] if self.schema.style in KEYVALUE else self.schema.arguments
+        self._arguments = [
+            one for one in arguments if one.variadic or one.display not in self.filled
+        ]
 
     def check(self, tokens: Sequence[str]) -> None:
         for said in typed_words(tokens, self.schema, spellings(OPTIONS.values())):
@@ -214,7 +220,8 @@ class _Options(Record):
     def _unknown(self, key: str, node: Node) -> None:
         above = key.rpartition(".")[0]
         outer = self.spelling.declared(above) if above else None
-        if outer is not None and outer.literal != "yaml":
+        # A group of Hydra has the keys of the chosen file.
+        if outer is not None and outer.literal != "yaml" and self.schema.style != "hydra":
             raise self._refused(node, f"`{outer.display}` takes a value, and not a mapping")
         section = key.partition(".")[0]
         if section in SECTIONS and above and not self.spelling.bare:
@@ -223,11 +230,14 @@ class _Options(Record):
         self._of_subcommand(key, node)
         if not self.schema.strict:
             return
-        known = [word.lstrip("-") for word in self.schema.spellings]
+        options = self.schema.options.values()
+        known = [word.lstrip("-") for one in options for word in one.spellings]
         names = [*(word.replace("-", "_") for word in known), *known]
         every = f"`{self.level.typed()} --help` lists its options"
-        problem = f"the program has no option `{key}`"
-        raise self._refused(node, problem, did_you_mean(key, names, every))
+        off = {word.replace("_", "-"): one for one in options for word in one.negatives}
+        meant = off.get(f"--{key}".replace("_", "-"))
+        hint = f"{meant.name}: false" if meant else did_you_mean(key, names, every)
+        raise self._refused(node, f"the program has no option `{key}`", hint)
 
     def _of_subcommand(self, key: str, node: Node) -> None:
         """Refuse an option of a subcommand if none is chosen."""
@@ -266,6 +276,9 @@ class _Options(Record):
             if one.separator.isspace() and len(text.split()) > 1:
                 end = f"`{one.display}` takes blanks as the end of a value"
                 raise self._refused(item, f"`{text}` has a blank, and {end}")
+            if item is not node and "," in text and one.commas and self.schema.origins:
+                end = f"`{one.display}` takes commas as the end of a value"
+                raise self._refused(item, f"`{text}` has a comma, and {end}")
             if problem := _refusal(self.schema, one, text) or self._type(one, text):
                 raise self._refused(item, f"{problem}{_declared_at(one)}", _guess(one, text))
 
@@ -310,7 +323,7 @@ def _items(node: Node) -> list[Node]:
 def _refusal(schema: Schema, one: Parameter, text: str) -> str:
     """Why a value is not allowed; empty if it is allowed."""
     for part in one.parts(text) if one.choices else ():
-        if part and not any(_same(one, choice, part) for choice in one.choice_texts()):
+        if part and not any(one.means(choice, part) for choice in one.choice_texts()):
             shown = REDACTED if is_secret(one.name, part) else part
             allowed = ", ".join(one.choice_texts())
             return f"invalid value `{shown}` for `{one.display}` -- allowed: {allowed}"
@@ -335,13 +348,6 @@ def _guess(one: Parameter, text: str) -> str:
         return ""
     close = "" if is_secret(one.name, text) else did_you_mean(text, one.choice_texts())
     return close or "choose one of them"
-
-
-def _same(one: Parameter, choice: str, text: str) -> bool:
-    """Whether two spellings mean the same value, such as ``8`` and ``8.0``."""
-    if one.means(choice, text):
-        return True
-    return is_number(choice) and is_number(text) and float(choice) == float(text)
 
 
 _MOST_NAMES = 3

@@ -65,7 +65,7 @@ def planned(selected: Selection, planner: Planner) -> Plan:
         command, env = level.typed(*([preset] if preset else [])), level.manifest.env
         # A second preset cannot follow the first one.
         presets = () if preset else tuple(level.commands)
-        check_tail(takes, made.tail, command, level.typed(), presets, env)
+        check_tail(takes, made.tail, command, level.typed(), presets, env, made.filled)
     plan = planner.entry(level, preset, made)
     if takes is not None and takes.foreign:
         from fdl.plan.check import note

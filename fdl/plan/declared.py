@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from fdl.manifest.node import Node
     from fdl.manifest.select.level import Level
-    from fdl.programs.parameters.parameter import Parameter
 
 # fdl sets these itself. The others would change which programs the script finds.
 _TAKEN = ("PATH", "FDL_PROJECT_ROOT", "FDL_PLAN")
@@ -108,7 +107,11 @@ def given(
         UsageError: The words do not fit what is declared.
     """
     schema = declared(level, name)
-    parameters: tuple[Parameter, ...] = schema.parameters if schema else ()
+    # A path stays as it was typed: `Path` would make `run` of `./run`, and `s3:/a` of `s3://a`.
+    parameters = [
+        one.replaced(type="string") if one.type == "path" else one
+        for one in (schema.parameters if schema else ())
+    ]
     try:
         stacks = read_words(parameters, words, environ)
     except RefusedError as problem:

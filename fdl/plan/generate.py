@@ -220,7 +220,10 @@ def _made(key: str, field: str, node: Node, spelling: Spelling) -> Iterator[Grou
     one = None if key.startswith("-") else spelling.declared(key)
     flag = spelling.flag(key, one)
     for tokens in spelling.groups(key, node, one):
-        yield Group(tokens, tokens[0].partition("=")[0] if one else flag, field, node, one)
+        # The word that turns a flag off is another one.
+        is_option = one is not None and one.kind == "option"
+        name = tokens[0].partition("=")[0] if is_option else flag
+        yield Group(tokens, name, field, node, one)
 
 
 def _secrecy(group: Group) -> bool | None:

@@ -33,7 +33,7 @@ from fdl.plan.redaction import redacted
 from fdl.plan.spelling import Spelling
 from fdl.plan.value import Plan
 from fdl.programs.parameters.parameter import UNSET, choice_text
-from fdl.programs.parameters.parser import typed, typed_values
+from fdl.programs.parameters.parser import added, typed, typed_values
 from fdl.programs.schema import select
 
 TYPE_CHECKING = False
@@ -353,12 +353,21 @@ class _Settings:
 
     def _field(self, path: tuple[str, str], flag: str) -> Field:
         one = self.words.get(flag)
-        said = [*self._typed(flag), *self._program_variable(one)]
+        by_hand, variable = self._typed(flag), self._program_variable(one)
         merged = self.merged[path[0]].get(path[1])
+        said = [*by_hand, *variable]
         value = said[0].value if said else merged.plain() if merged else None
         generated = self._generated(path, flag)
-        for statement in generated if said else ():
-            statement.role = OVERRIDDEN
+        is_foreign = self.target.schema is not None and self.target.schema.foreign
+        if merged and one and one.adds_up and by_hand and not variable and is_foreign:
+            # The program gets those of the manifest, too.
+            by_hand[0].merge, generated[0].role = "append", PART
+            is_list = one.shape == "list"
+            below = [item.plain() for item in merged.listed] if is_list else merged.value
+            value = added(below, value)
+        else:
+            for statement in generated if said else ():
+                statement.role = OVERRIDDEN
         said += generated
         said += self._declared(one)
         if said:

@@ -194,8 +194,9 @@ class Planner(Record):
         named = (*level.scopes, spec) if spec else level.scopes
         self._settle(plan, named, level.manifest.node, cwd)
         keep_heap(plan, level.scopes, self.host.variables)
+        outside: Mapping[str, str] = {} if plan.service else self.host.variables
         if made.schema is not None and not made.schema.origins:
-            _yield_to_variables(plan, made.schema, {} if plan.service else self.host.variables)
+            _yield_to_variables(plan, made.schema, outside)
         if not plan.service:
             self._on_host(plan)
         if self.distributes and _concerns_ranks(level, preset, made.tail):
@@ -209,7 +210,7 @@ class Planner(Record):
         _hand_down_guards(plan, level, preset)
         hand_down(plan, self.secrets())
         if JOIN_VARIABLE not in self.host.variables:
-            plan.record = recording(plan, level, preset, made.schema)
+            plan.record = recording(plan, level, preset, made.schema, outside)
         return self._contained(plan, ["-c", join(plan.argv)]) if plan.service else plan
 
     def _of_entry(self, level: Level, preset: str | None, made: Arguments) -> Plan:
@@ -389,7 +390,12 @@ def _yield_to_variables(plan: Plan, schema: Schema, outside: Mapping[str, str]) 
     variable would have no effect unless fdl leaves its own flag out.
     """
     there = {**outside, **plan.env}
-    options = {one.display: one.env for one in schema.parameters if one.env and there.get(one.env)}
+    options = {
+        word: one.env
+        for one in schema.parameters
+        if one.env and there.get(one.env)
+        for word in (one.display, *one.negatives)
+    }
     overruled = [flag for flag in plan.flags if flag.name in options]
     plan.drop(overruled)
     for flag in overruled:

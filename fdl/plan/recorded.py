@@ -14,12 +14,19 @@ from fdl.base import run_record
 from fdl.base.secrets import REDACTED, is_secret
 from fdl.plan.spelling import Spelling, output_keys
 from fdl.plan.value import Recording
-from fdl.programs.parameters.parameter import choice_text
-from fdl.programs.parameters.parser import typed, typed_values, typed_words, valued
+from fdl.programs.parameters.parameter import UNSET, choice_text
+from fdl.programs.parameters.parser import (
+    added,
+    bare,
+    typed,
+    typed_values,
+    typed_words,
+    valued,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from fdl.manifest.node import Node
     from fdl.manifest.select.level import Level
@@ -38,19 +45,28 @@ _HELP = "-h"
 
 
 def recording(
-    plan: Plan, level: Level, preset: str | None, schema: Schema | None
+    plan: Plan,
+    level: Level,
+    preset: str | None,
+    schema: Schema | None,
+    outside: Mapping[str, str],
 ) -> Recording | None:
     """What is recorded about a start; None if it leaves no run.
 
-    A question to the program (``--help``) leaves no run. If several machines take part, none of
-    them knows which one has rank 0, so the training alone makes the folder.
+    The program sees the variables ``outside``, too. A question to it (``--help``) leaves no run. If
+    several machines take part, none of them knows which one has rank 0, so the training alone makes
+    the folder.
     """
     nodes = level.holders(preset)
     if not _is_wanted(nodes) or _asks(plan, schema) or (plan.ranks and plan.ranks.nodes[1] > 1):
         return None
     runs = RunsFolder(plan, schema, level.style).path
     return Recording(
-        runs, _settings(plan, schema), _patterns(nodes), _inside(plan), track=_tracker(nodes)
+        runs,
+        _settings(plan, schema, level.style, outside),
+        _patterns(nodes),
+        _inside(plan),
+        track=_tracker(nodes),
     )
 
 
@@ -152,33 +168,60 @@ def _asks(plan: Plan, schema: Schema | None) -> bool:
     return any(word in asking for word in plan.typed)
 
 
-def _settings(plan: Plan, schema: Schema | None) -> Settings:
-    """Every known setting, later ones winning: defaults, the manifest, what was typed."""
+def _settings(
+    plan: Plan, schema: Schema | None, style: str, outside: Mapping[str, str]
+) -> Settings:
+    """Every known setting, later ones winning: defaults, manifest, variables, what was typed."""
     parameters = schema.parameters if schema else ()
     options = {one.display: one for one in parameters} | (schema.spellings if schema else {})
     found = {
         one.field: _setting(one.display, default, "default")
         for one in parameters
-        if one.kind == "option" and (default := _plain(one.absent())) is not None
+        if one.kind == "option" and (default := _default(one, schema)) is not None
     }
+    generated: set[str] = set()
     for _, same in groupby(plan.flags, lambda flag: flag.field):
         flag, *more = same
         one = options.get(flag.name)
         words = [word for each in (flag, *more) for word in _value_words(plan, each)]
-        # A flag without a value is a switch.
-        is_on = one is None or flag.name not in one.negatives
-        value = valued(words, one) if words else is_on
-        found[_name(flag.name, one)] = (
+        value = valued(words, one) if words else bare(flag.name, one)
+        if one is not None and one.counted:
+            value = 1 + len(more)
+        name = _name(flag.name, one)
+        generated.add(name)
+        found[name] = (
             {"value": REDACTED, "origin": flag.origin}
             if flag.secret
             else _setting("" if flag.secret is None else flag.name, value, flag.origin)
         )
-    for name, values in typed_values([*plan.kept, *plan.typed], schema).items():
-        one = options.get(name)
+    found |= _of_variables(plan, parameters, outside)
+    for word, values in typed_values([*plan.kept, *plan.typed], schema).items():
+        one = options.get(word)
         value = values if one is None and len(values) > 1 else values[-1]
-        found[_name(name, one)] = _setting(name, value, "command line")
-    found |= _assignments(plan)
+        name = _name(word, one)
+        if one and one.adds_up and schema and schema.foreign and name in generated:
+            # The program gets those of the manifest, too.
+            value = added(found[name]["value"], value)
+        found[name] = _setting(word, value, "command line")
+    if schema is None or Spelling(schema, style).bare:
+        found |= _assignments(plan)
     return found
+
+
+def _of_variables(
+    plan: Plan, parameters: Iterable[Parameter], outside: Mapping[str, str]
+) -> Settings:
+    """The settings that a program reads from variables."""
+    there = {**outside, **plan.env}
+    secret = {one.name for one in plan.variables if one.secret}
+    return {
+        one.field: {
+            "value": REDACTED if one.env in secret or one.hides(text) else typed(text, one),
+            "origin": f"env {one.env}",
+        }
+        for one in parameters
+        if one.env and (text := there.get(one.env))
+    }
 
 
 def _value_words(plan: Plan, flag: Flag) -> list[str]:
@@ -193,13 +236,20 @@ def _assignments(plan: Plan) -> Settings:
     return {
         key: _setting(key, typed(value, None), "command line")
         for key, equals, value in pairs
-        if equals and key.replace(".", "").replace("_", "").isalnum()
+        if equals and all(char.isalnum() or char in "._/" for char in key)
     }
 
 
 def _setting(name: str, value: object, origin: str) -> dict[str, object]:
     hidden = bool(name) and is_secret(name, value)
     return {"value": REDACTED if hidden else value, "origin": origin}
+
+
+def _default(one: Parameter, schema: Schema | None) -> object:
+    """What an option means that is not given; None if that is not known."""
+    if one.shape == "list" and one.default is UNSET and schema is not None and schema.foreign:
+        return None
+    return _plain(one.absent())
 
 
 def _plain(value: object) -> object:

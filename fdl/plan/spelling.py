@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fdl.base.light_record import Record
 from fdl.manifest.node import Node, Null, text
-from fdl.programs.parameters.parameter import UNSET, is_number
+from fdl.programs.parameters.parameter import UNSET, is_group, is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Spelling(Record):
         if key.startswith(AS_WRITTEN):
             return key
         if self.bare:
-            return one.name if one else key
+            return next(filter(is_group, one.flags), one.name) if one else key
         if one is not None:
             return one.flag if one.kind == "option" else one.display
         if self._style == "snake":
@@ -94,7 +94,7 @@ class Spelling(Record):
             whole = one.holds_data and not one.variadic
             return [[_word(item.value, one)] for item in ([node] if whole else _flat(node))]
         if one is not None and one.holds_data and one.shape != "list":
-            return [valued(name, _word(value, one))]
+            return [valued(name, _word(value, one), one)]
         literal = self._language(key, one)
         is_switch = literal != "python" and (one is not None or not literal)
         if isinstance(value, bool) and is_switch:
@@ -106,7 +106,8 @@ class Spelling(Record):
         if literal and isinstance(value, list | dict):
             return [[name, _as_data(node, "eval" if literal == "python" else "json")]]
         if not isinstance(value, list):
-            return [valued(name, _literal(value) if literal == "python" else _word(value, one))]
+            word = _literal(value) if literal == "python" else _word(value, one)
+            return [valued(name, word, one)]
         if any(isinstance(item.value, list) for item in value):
             # One occurrence of the option for each inner list.
             return [[name, *(_word(each.value, one) for each in item.listed)] for item in value]
@@ -114,13 +115,13 @@ class Spelling(Record):
         if not items:
             return _nothing(name, one)
         if one is not None and one.separator:
-            return [valued(name, _joined(items, one.separator))]
+            return [valued(name, _joined(items, one.separator), one)]
         if one is not None and one.nargs not in (None, "?"):
             return [[name, *items]]
         repeated = one is not None and one.shape == "list" and not one.commas
         if repeated or any("," in item for item in items):
-            return [valued(name, item) for item in items]
-        return [valued(name, ",".join(items))]
+            return [valued(name, item, one) for item in items]
+        return [valued(name, ",".join(items), one)]
 
     def surplus(self, key: str, node: Node) -> str:
         """What a list holds that the program has no spelling for; empty if all is well."""
@@ -155,7 +156,7 @@ class Spelling(Record):
         if not value and one is not None and _is_off_without_value(one):
             return []
         if takes_word:
-            return [valued(name, _word(value, one))]
+            return [valued(name, _word(value, one), one)]
         if value:
             return [[name]]
         if one is not None and one.negatives:
@@ -261,8 +262,8 @@ def _held(node: Node) -> Iterable[type]:
 def _word(value: object, one: Parameter | None) -> str:
     """A value as the program reads it."""
     if one is None:
-        return text(value)
-    plain = value if isinstance(value, Null) else text(value)
+        return _scalar(value)
+    plain = value if isinstance(value, Null) else _scalar(value)
     if (isinstance(value, bool | Null)) and plain in one.words:
         return one.words[plain]
     if one.holds_data:
@@ -315,11 +316,28 @@ def _joined(items: Sequence[str], separator: str) -> str:
     )
 
 
-def valued(name: str, value: str) -> list[str]:
+def valued(name: str, value: str, one: Parameter | None) -> list[str]:
     """Flag and value; one token if a parser would take the value for another flag."""
-    if len(value) > 1 and value.startswith("-") and not is_number(value):
+    # FdlArgs takes a number with a sign for the value of a numeric option only.
+    is_sure = _reads_as_number(value[1:]) and (one is None or one.numeric or name[:2] != "--")
+    if len(value) > 1 and value.startswith("-") and not is_sure:
         return [f"{name}={value}"]
     return [name, value]
+
+
+def _reads_as_number(number: str) -> bool:
+    """Whether argparse takes the word for a number with a sign in front, and not for a flag."""
+    return number.replace(".", "", 1).isdecimal() and not number.endswith(".")
+
+
+def _scalar(value: object) -> str:
+    """A scalar as text; a number below zero without an exponent, see :func:`_reads_as_number`."""
+    plain = text(value)
+    if not (isinstance(value, float) and plain.startswith("-") and "e" in plain):
+        return plain
+    from decimal import Decimal
+
+    return f"{Decimal(plain):f}"
 
 
 def _assignment(name: str, node: Node, *, hydra: bool) -> str:

@@ -322,3 +322,35 @@ def test_commands_of_a_command_are_sent_to_its_folder(project, fdl):
         "error: fdl.yml:3:5: unknown key `commands.train.commands`; a command holds no commands: "
         "write them into train/fdl.yml, or beside `train` with `path: .`\n"
     )
+
+
+def test_a_null_of_a_preset_counts_in_every_layer(project, fdl):
+    files = {
+        "base.yml": "training: {epochs: 9}\n",
+        "fdl.yml": """
+            inherit-from: base.yml
+            entry: echo
+            training: {lr: 0.1}
+            options: {opt: {name: sgd}, seed: 1}
+            commands:
+              bare: {training: {lr: null}, options: {opt: null}}
+              twice: {training: {lr: null, epochs: 1}}
+            """,
+        "fdl.local.yml": """
+            commands:
+              mine: {training: {epochs: null}, options: {seed: null}}
+              twice: {training: {lr: null, epochs: null}}
+            """,
+    }
+    project(files)
+    assert fdl("-q", "bare").out == "--epochs 9 --seed 1\n"
+    assert fdl("-q", "mine").out == "--lr 0.1 --opt.name sgd\n"
+    # The value of the preset itself is deleted, and that of the manifest counts.
+    assert fdl("-q", "twice").out == "--epochs 9 --opt.name sgd --seed 1\n"
+    assert "removed     null  fdl.yml:6:25  preset bare" in fdl("why", "training.lr", "bare").out
+
+
+def test_an_overlay_can_delete_a_setting_of_hydra(project, fdl):
+    project({"fdl.yml": "entry: echo\nstyle: hydra\ncommands: {p: {options: {a: 1}}}\n"})
+    project({"fdl.ci.yml": "options: {'~callbacks': null}\n"})
+    assert fdl("-q", "ci", "p").out == "a=1 ~callbacks\n"

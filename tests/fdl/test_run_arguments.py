@@ -100,3 +100,14 @@ def test_completion_offers_declared_arguments(project, fdl):
 def test_arguments_without_run_are_refused(project, fdl):
     project({"fdl.yml": "commands: {t: {args: {a: 1}}}"})
     assert "`args` needs `run` beside it" in fdl("t").err
+
+
+def test_a_path_reaches_the_script_as_it_was_typed(project, fdl):
+    manifest = """
+        commands:
+          t:
+            run: echo "$file" "$@"
+            args: {file: {type: path}, more: {type: path, positional: true, variadic: true}}
+        """
+    project({"fdl.yml": manifest})
+    assert fdl("t", "--file", "./x", "s3://a", "b/").out == "./x s3://a b/\n"

@@ -498,3 +498,17 @@ def test_completion_of_clear_offers_caches_whose_manifest_is_gone(project, fdl):
     assert (
         fdl("self", "schema", "clear", "gone").out == "deleted gone/.fdl/schema-cache/gone.json\n"
     )
+
+
+def test_what_was_read_from_the_source_can_be_cleared(project, fdl):
+    program = (
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\np.parse_args()"
+    )
+    folder = project(
+        {"fdl.yml": "commands: {t: }", "t/fdl.yml": "entry: python main.py", "t/main.py": program}
+    )
+    assert fdl("t").exit == 0
+    known = "t/.fdl/source-cache/t.json"
+    assert fdl("self", "schema", "clear", "-n").out == f"would delete {known}\n"
+    assert fdl("self", "schema", "clear", "t").out == f"deleted {known}\n"
+    assert not (folder / known).exists()

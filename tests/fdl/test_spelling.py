@@ -422,3 +422,29 @@ def test_options_without_a_schema_follow_the_subcommand(project, fdl):
     )
     assert planned(fdl, "p") == ["fit", "--max_len", "2"]
     assert planned(fdl, "q") == ["fit", "test", "--a", "1"]
+
+
+def test_a_key_that_turns_a_flag_off_is_refused_with_the_value_to_write(project, fdl):
+    manifest = DECLARED.replace("OPTIONS", "{no_shuffle: true}").replace(
+        "[--no-shuffle]", "[--no_shuffle]"
+    )
+    project({"fdl.yml": manifest})
+    refused = fdl("p").err
+    assert "the program has no option `no_shuffle`" in refused
+    assert "hint: shuffle: false" in refused
+
+
+def test_an_argument_does_not_take_the_place_of_the_one_before_it(project, fdl):
+    manifest = """
+        entry: echo
+        schema: {args: [{name: data, type: string, choices: [d]},
+                        {name: out, type: string, required: false}]}
+        commands: {p: {options: {out: o}}, q: {options: {data: d}}}
+        """
+    project({"fdl.yml": manifest})
+    refused = fdl("p", "x")
+    assert "fdl.yml:4:31: `options.out` would be taken for `<data>`" in refused.err
+    assert "hint: set `data` in `options`, too" in refused.err
+    assert fdl("-q", "q", "x").out == "d x\n"
+    project({"fdl.yml": manifest.replace("echo", "echo d")})
+    assert fdl("-q", "p").out == "d o\n"

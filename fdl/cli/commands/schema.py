@@ -19,7 +19,7 @@ from fdl.plan.probe import agree, invites
 from fdl.plan.probe.question import question, refresh as asked
 from fdl.programs.parameters.contract import Schema
 from fdl.programs.schema.cache import FOLDER, SOURCES, fetch, location
-from fdl.programs.schema.catalog import Known, cached, delete, matches, name_of, origins, programs
+from fdl.programs.schema.catalog import Known, delete, matches, name_of, origins, programs
 
 if TYPE_CHECKING:
     from fdl.manifest.select.level import Level
@@ -80,7 +80,8 @@ def clear(
     """
     project = ctx.obj.project()
     wanted = " ".join(cmd or ())
-    found = cached(project.level(), project.child)
+    known = origins(project.level(), project.child)
+    found = [one for one in known if one.source != "manifest"]
     chosen = [one for one in found if not wanted or matches(one.name, one.path, wanted)]
     if not chosen:
         output.note(f"no schema is cached{f' for `{wanted}`' if wanted else ''}")
@@ -90,6 +91,9 @@ def clear(
 
 
 def _clear_one(one: Known, project: Project, *, dry_run: bool) -> None:
+    if not os.path.isfile(one.path):  # noqa: PTH113 - the paths of a Level are strings
+        # It was read from the source, and went with the answer of the program.
+        return
     shown = relative(one.path, project.directory)
     if not dry_run:
         try:

@@ -271,7 +271,7 @@ class _Yaml:
             for value in _spellings(new.under(keys[1:])):
                 yield _into_brackets(self.text, span, quoted(keys[0], inside=True), value, "")
             return
-        column = self._column(next(iter(span.entries.values())).key_start) if span.entries else 0
+        column = self._column(span.body)
         end = self.text.find("\n", span.end)
         end = len(self.text) if end < 0 else end - self.text[:end].endswith("\r")
         for value in _spellings(new):

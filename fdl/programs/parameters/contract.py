@@ -31,6 +31,7 @@ from fdl.programs.parameters.parameter import (
     Parameter,
     converted,
     is_flag_name,
+    is_group,
     is_letter,
     is_of,
 )
@@ -279,10 +280,11 @@ def _words(row: Row, key: str, path: Path) -> list[str]:
 
 
 def _spellings(row: Row, key: str, path: Path) -> list[str]:
-    """Flags as a command line has them, dashes included."""
+    """Flags as a command line has them, dashes included; a group of Hydra is ``model/encoder``."""
     words = _words(row, key, path)
     for place, one in enumerate(words):
-        if not one.startswith(("-", "+")) or not one.strip("-+") or any(map(str.isspace, one)):
+        is_flag = one.startswith(("-", "+")) or is_group(one)
+        if not is_flag or not one.strip("-+") or any(map(str.isspace, one)):
             raise ContractError((*path, key, place), f"is `{one}`, which is not a flag: `--name`")
     return words
 

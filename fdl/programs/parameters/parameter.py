@@ -150,10 +150,15 @@ class Parameter(Record):
         """Whether a word behind the option can be its value and not the next flag."""
         return may_be_value(token, self.numeric)
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether each occurrence adds to those before it, and does not replace them."""
+        return self.counted or (self.shape == "list" and not (self.once or self.separator))
+
     def absent(self) -> Any:
         """The value when neither argv nor the environment gives one."""
         if self.shape == "flag":
-            return False
+            return False if self.default is UNSET else self.default
         if self.shape == "optional" and self.kind == "option":
             return None
         if self.shape == "list":
@@ -189,14 +194,19 @@ class Parameter(Record):
             raise ValueError(self.refusal(text, f"not {IN_WORDS[self.type]}")) from None
 
     def means(self, choice: str, text: str) -> bool:
-        """Whether a word is a choice, perhaps in upper or lower case."""
+        """Whether a word is a choice, perhaps in upper or lower case; ``1.0`` is the number 1."""
+        if self.type == "float" and is_number(choice) and is_number(text):
+            return float(choice) == float(text)
         return choice == text or (self.ignore_case and choice.casefold() == text.casefold())
 
     def parts(self, text: str) -> list[str]:
         """The values that one word holds."""
         if self.separator.isspace():
             return text.split()
-        return [part.strip() for part in text.split(",")] if self.commas else [text]
+        if not self.commas:
+            return [text]
+        parts = [part.strip() for part in text.split(",")]
+        return parts if self.separator else [part for part in parts if part]
 
     def split(self, text: str) -> list[Any]:
         """The values of a list in one word: separated by commas, blanks dropped.
@@ -252,6 +262,11 @@ def is_flag_name(name: str) -> bool:
     return (
         bool(name) and name[0].isalnum() and all(char.isalnum() or char in "-_." for char in name)
     )
+
+
+def is_group(word: str) -> bool:
+    """Whether a spelling is a group of Hydra in a folder: ``model/encoder``."""
+    return word[:1].isalnum() and "/" in word
 
 
 def is_letter(short: str) -> bool:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     """The values of a parameter, strongest first."""
 
 _VALUE_WORDS = {"string": "TEXT", "int": "INT", "float": "FLOAT", "path": "PATH", "bool": "BOOL"}
+_INFINITY = float("inf")
 
 
 def argument_rows(parameters: Iterable[Parameter]) -> list[Row]:
@@ -165,7 +166,7 @@ class Said(Record):
     """One option or argument among typed words.
 
     Attributes:
-        flag: The flag as it was typed; empty for an argument.
+        flag: The flag, written out if its beginning was typed; empty for an argument.
         option: What the flag names, or None.
         words: The value: the words behind the flag, or what is attached to it; or the argument.
         start: The position of its first word.
@@ -204,10 +205,10 @@ def typed_words(
         if len(token) < 2 or token[0] != "-" or (is_number(token) and token not in options):
             yield Said("", None, [token], start, place)
             continue
-        for flag, attached in _flags(token, options):
+        for word, attached in _flags(token, options):
+            is_short = schema is not None and schema.foreign and word not in options
+            flag = _written_out(word, own) if is_short else word
             one = options.get(flag)
-            if one is None and schema is not None and schema.foreign:
-                one = _only(flag, own)
             words = [] if attached is None else [attached]
             most = 0 if words or flag in switches else _most_words(one, end)
             # Most parsers take a number with a sign for the value of any option.
@@ -244,10 +245,10 @@ def _is_whole(flag: str, options: Collection[str]) -> bool:
     return any(len(word) > 2 and word[1] != "-" for word in options)
 
 
-def _only(beginning: str, options: Mapping[str, Parameter]) -> Parameter | None:
-    """The only option with a spelling that begins like this, which argparse accepts."""
-    found = {id(one): one for word, one in options.items() if word.startswith(beginning)}
-    return next(iter(found.values())) if len(found) == 1 else None
+def _written_out(beginning: str, options: Mapping[str, Parameter]) -> str:
+    """The whole flag for the beginning of one, which argparse accepts if it is the only one."""
+    found = {id(one): word for word, one in options.items() if word.startswith(beginning)}
+    return next(iter(found.values())) if len(found) == 1 else beginning
 
 
 def _most_words(one: Parameter | None, most: int) -> int:
@@ -272,15 +273,33 @@ def typed_values(
             continue
         one = said.option
         values = found.setdefault(one.display if one else said.flag, [])
-        value: object = one is None or said.flag not in one.negatives
-        if said.words and value:
+        value = bare(said.flag, one)
+        if said.words and value is not False:
             value = valued(said.words, one)
-        if one and not one.once and isinstance(value, list):
-            before = (item for items in values if isinstance(items, list) for item in items)
-            values[:] = [[*before, *value]]
-        else:
-            values.append(value)
+        values.append(added(values.pop(), value) if one and one.adds_up and values else value)
     return found
+
+
+def bare(flag: str, option: Parameter | None) -> object:
+    """What a flag means without a value: true, or false for one that turns another one off."""
+    if option is None:
+        return True
+    if option.counted:
+        return 1
+    if option.shape == "list":
+        return []
+    if option.shape == "optional" and option.default is not UNSET:
+        return _plain(option.default)
+    return flag not in option.negatives
+
+
+def added(before: object, value: object) -> object:
+    """What two occurrences of an option mean together, if each one adds to those before it."""
+    if isinstance(before, list) and isinstance(value, list):
+        return [*before, *value]
+    if isinstance(before, int) and isinstance(value, int):
+        return before + value
+    return value
 
 
 def valued(words: Sequence[str], option: Parameter | None) -> object:
@@ -297,7 +316,8 @@ def typed(text: str, option: Parameter | None) -> object:
         return _number(text)
     parts = option.parts(text) if option.shape == "list" else [text]
     try:
-        values = [_plain(option.convert(part.strip())) for part in parts]
+        # A path is recorded as it was typed: only the program knows what it makes of it.
+        values = [one if option.type == "path" else _plain(option.convert(one)) for one in parts]
     except ValueError:
         return text
     return values if option.shape == "list" else values[0]
@@ -313,7 +333,9 @@ def _number(text: str) -> object:
     try:
         return int(text)
     except ValueError:
-        return float(text)
+        number = float(text)
+    # The words `nan` and `infinity`, or a digest with an `e` in it.
+    return number if -_INFINITY < number < _INFINITY else text
 
 
 class RefusedError(ValueError):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fdl.programs.parameters.contract import Schema
 
 # Increase it when the format of a record changes within one version.
-FORMAT = 1
+FORMAT = 2
 
 FOLDER = os.path.join(".fdl", "schema-cache")
 """The folder of a directory's answers, relative to the directory."""

@@ -245,6 +245,7 @@ def _typer(
         "choices": said.choices,
         "help": keywords.get("help", ""),
         "many": said.many,
+        "once": said.many and said.nargs is not None,
         "nargs": said.nargs,
         "counted": keywords.get("count") is True,
         "required": required,
@@ -292,12 +293,14 @@ def _click(
         nargs = len(parts)
     elif has_value and not is_flag:
         nargs = "?"
+    is_repeated, several = keywords.get("multiple") is True, nargs not in (None, 1, "?")
     said = {
         "type": "bool" if is_flag else type_,
         "default": None if is_flag and not off else keywords.get("default"),
         "choices": () if is_flag else choices,
         "help": keywords.get("help", ""),
-        "many": keywords.get("multiple") is True or nargs not in (None, 1, "?"),
+        "many": is_repeated or several,
+        "once": several and not is_repeated,
         "nargs": nargs if nargs == "?" or (isinstance(nargs, int) and nargs > 1) else None,
         "counted": keywords.get("count") is True,
         "required": keywords.get("required", False),

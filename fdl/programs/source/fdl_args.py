@@ -261,7 +261,7 @@ def _choices(said: Annotation, given: object) -> tuple[str, Any]:
 def _default(said: Annotation, type_: str, value: Any, *, is_chosen: bool) -> Any:
     """A default as a value of its type; ``COMPUTED`` for what cannot be one."""
     if value is UNSET or value is None:
-        return value
+        return UNSET
     fits = fitting(value, type_, many=said.many)
     if fits is COMPUTED:
         return COMPUTED

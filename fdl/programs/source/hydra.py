@@ -74,21 +74,27 @@ class _Reader:
     def _defaults(self, program: Program, listed: list[Node], group: str, package: str) -> None:
         for item in listed:
             if isinstance(item.value, str) and item.value != "_self_":
-                self.add(program, os.path.join(group, item.value), package)
+                above = os.path.dirname(item.value).strip("/").replace("/", ".")
+                inner = f"{package}{above}." if above else package
+                self.add(program, os.path.join(group, item.value), inner)
             for key, chosen in item.mapping.items():
                 words = key.split()
-                name = words[-1].partition("@")[0]
+                name, _, where = words[-1].partition("@")
                 if words[0] == "override" or name.startswith("hydra"):
                     continue
-                place = os.path.join(group, name.lstrip("/"))
-                program.setting(
-                    name.replace("/", "."),
-                    default=chosen.value,
-                    choices=self._options(place),
-                    place=self._place(chosen),
-                )
+                place = os.path.join(group, name).lstrip("/")
+                if not where:
+                    # `a.b=…` would be a value in the place of the group.
+                    program.setting(
+                        place.replace("/", "."),
+                        flags=[place] if "/" in place else (),
+                        default=chosen.value,
+                        choices=self._options(place),
+                        place=self._place(chosen),
+                    )
                 if isinstance(chosen.value, str):
-                    inner = f"{package}{name.strip('/').replace('/', '.')}."
+                    inner = f"{package}{(where or name).strip('/').replace('/', '.')}."
+                    inner = {"_global_": "", "_here_": package}.get(where, inner)
                     self.add(program, os.path.join(place, chosen.value), inner)
 
     def _setting(self, program: Program, name: str, node: Node) -> None:

@@ -199,7 +199,7 @@ def _written(said: Said, kind: Annotation) -> Said:
         "literal": "yaml",
     }
     if kind.many:
-        return {**made, "many": True, "doubtful": True}
+        return {**made, "many": True, "once": True, "doubtful": True}
     choices = list(kind.names or (kind.choices if isinstance(kind.choices, list) else ()))
     if kind.type == "bool":
         choices = ["true", "false"]

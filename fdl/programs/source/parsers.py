@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fdl.programs.parameters.parameter import UNSET
 from fdl.programs.source.interpret import Thing
-from fdl.programs.source.rows import COMPUTED, Program
+from fdl.programs.source.rows import COMPUTED, Program, fitting
 from fdl.programs.source.source import given
 
 TYPE_CHECKING = False
@@ -78,9 +78,10 @@ class Parser(Thing):
         for name, value in call.named.items():
             for key in (name, name.replace("_", "-")):
                 if (one := self.program.options.get(key)) is not None:
-                    one.default = value if isinstance(value, str | int | float) else UNSET
-                    if value is COMPUTED:
-                        one.computed = sorted({*one.computed, "default"})
+                    fits = fitting(value, one.type, many=one.shape == "list")
+                    one.default = UNSET if fits in (None, COMPUTED) else fits
+                    others = {*one.computed} - {"default"}
+                    one.computed = sorted(others | {"default"} if fits is COMPUTED else others)
         return COMPUTED
 
     def do_parse_args(self, _: Call) -> object:

@@ -65,6 +65,7 @@ def declare(program: Program, found: Definition, interpreter: Interpreter) -> No
             "choices": kind.choices,
             "required": default is ... and not kind.optional,
             "many": kind.many,
+            "once": kind.many,
             "doubtful": kind.doubtful,
             "nargs": "?" if by_word else (kind.nargs or "+" if kind.many else None),
             "words": {"false": "false"} if by_word else {},

@@ -369,11 +369,10 @@ def _add(program: Program, name: str, kind: Kind, said: Said, marked: _Marked) -
         if "FlagCreatePairsOff" in marked.marks and said["default"] is not True:
             del said["negatives"]
     else:
-        many = kind.nargs is not None
+        many, once = kind.nargs is not None, "UseAppendAction" not in marked.marks
         said |= {"type": kind.type, "choices": kind.choices, "doubtful": kind.doubtful}
-        said |= {"many": many, "nargs": kind.nargs, "mapping": "words" if many else ""}
-        if "UseAppendAction" in marked.marks:
-            said |= {"nargs": None, "mapping": ""}
+        said |= {"many": many, "once": many and once, "nargs": kind.nargs if once else None}
+        said |= {"mapping": "words" if many and once else ""}
     if positional:
         program.argument(name.replace("_", "-"), variadic=many, **said)
         return

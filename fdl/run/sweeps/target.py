@@ -144,7 +144,7 @@ class Target:
             word = one.words.get(value, value) if one else value
             # Arguments may follow, and a list would take them.
             is_open = one is not None and one.nargs in ("*", "+")
-            return [f"{flag}={word}"] if is_open else valued(flag, word)
+            return [f"{flag}={word}"] if is_open else valued(flag, word, one)
         groups = self._spelling.groups(name, Node(written, "", 0, 0), one, switch=bare)
         if not groups and any(given.name == flag for given in self._plan.flags):
             raise UsageError(

@@ -237,3 +237,15 @@ def test_validators_of_the_class_are_argument_errors():
     assert message("--epochs=10", "--batch=10") == "too much work"
     # What a class declares as its default is not the user's mistake.
     assert Checked.try_parse_from([]).epochs == 0
+
+
+def test_an_optional_value_without_a_default_needs_a_value_also_if_none_is_written():
+    class Limited(FdlArgs):
+        limit: int | None = option(default=None)
+
+    assert Limited.try_parse_from([]).limit is None
+    assert Limited.try_parse_from(["--limit", "3"]).limit == 3
+    with pytest.raises(FdlArgsError, match="`--limit` requires a value"):
+        Limited.try_parse_from(["--limit"])
+    assert "--limit INT" in Limited.render_help()
+    assert Limited.schema()["options"] == {"limit": {"type": "int"}}

@@ -66,3 +66,23 @@ def test_text_of_a_manifest_stays_text_in_fire(driven):
     assert call("plain") == "'main' 'a.b-c/d' 1.5 (1, 2) True 0.1 None"
     assert call("odd") == "'a,b' \"it's\" '#1' (1, 2) True 0.1 -x"
     assert call("other") == "'x' None 'z' [3, '4', 'a'] False 1 True"
+
+
+def test_a_group_of_hydra_in_a_folder_is_chosen_and_not_replaced(driven):
+    call = driven(
+        HYDRA.replace('"."', '"conf"'),
+        """
+        nested: {options: {model: {encoder: vit, encoder.size: 5}}}
+        dotted: {options: {model.encoder: vit}}
+        slash: {options: {model/encoder: vit}}
+        wrong: {options: {model/encoder: vitt}}
+        """,
+        **{
+            "conf/config_yaml": "defaults: [{model/encoder: resnet}, _self_]\n",
+            "conf/model/encoder/resnet_yaml": "depth: 3\n",
+            "conf/model/encoder/vit_yaml": "size: 3\n",
+        },
+    )
+    assert call("nested") == "{'model': {'encoder': {'size': 5}}}"
+    assert call("dotted") == call("slash") == "{'model': {'encoder': {'size': 3}}}"
+    assert "allowed: resnet, vit" in call("wrong")

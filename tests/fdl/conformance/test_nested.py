@@ -60,3 +60,28 @@ def test_a_mapping_merges_key_by_key_and_hides_a_secret_in_it(driven):
     shown = call("--dry-run", "q")
     assert "--d '<secret>'" in shown
     assert "abcdef" not in shown
+
+
+CLICK = """
+import click
+
+@click.command()
+@click.option("--size", nargs=2, type=int)
+@click.option("--sizes", nargs=2, type=int, multiple=True)
+def main(size, sizes):
+    print(size, sizes)
+
+main()
+"""
+
+
+def test_inner_lists_of_an_option_of_click_that_may_be_given_once_are_not_lost(driven):
+    call = driven(
+        CLICK,
+        """
+        p: {options: {size: [[1, 2], [3, 4]]}}
+        q: {options: {size: [1, 2], sizes: [[1, 2], [3, 4]]}}
+        """,
+    )
+    assert "`size` lists a list" in call("p")
+    assert call("q") == "(1, 2) ((1, 2), (3, 4))"

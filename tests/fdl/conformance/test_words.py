@@ -108,3 +108,33 @@ def test_what_the_source_does_not_say_is_passed_with_one_warning(project, fdl):
     said = fdl("-n", "said")
     assert said.err == ""
     assert "--amp yes --other 1 --tags a,b --data null --lr 0.1" in said.out
+
+
+NUMBERS = """
+import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--x", type=float)
+p.add_argument("--pair", type=float, nargs=2)
+p.add_argument("rest", type=float, nargs="*")
+a = p.parse_args()
+print(a.x, a.pair, a.rest)
+"""
+
+
+def test_argparse_takes_small_numbers_below_zero_for_numbers(driven):
+    call = driven(
+        NUMBERS,
+        """
+        one: {options: {x: -1e-5}}
+        far: {options: {x: -.inf}}
+        big: {options: {x: -1e+20}}
+        two: {options: {pair: [-1e-5, 2]}}
+        rest: {options: {rest: [-2.5e-7]}}
+        """,
+    )
+    assert call("one") == "-1e-05 None []"
+    assert call("far") == "-inf None []"
+    assert call("big") == "-1e+20 None []"
+    assert call("two") == "None [-1e-05, 2.0] []"
+    assert call("rest") == "None None [-2.5e-07]"
+    assert "-1e-05 None []" in call("one", "--each", "x=-1e-5,-2e-5")

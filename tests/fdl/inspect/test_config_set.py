@@ -597,3 +597,40 @@ def test_a_file_that_only_some_readers_accept_is_refused_with_its_place(
     assert (session.exit, session.out) == (1, "")
     assert "fdl.yml:4:" in session.err
     assert (root / "fdl.yml").read_text() == text
+
+
+def test_a_mapping_that_only_merges_another_one_gets_its_first_key(
+    project: Project, fdl: Fdl
+) -> None:
+    text = """\
+        entry: python x.py
+        training: &t
+          lr: 0.1
+        commands:
+          quick:
+            training:
+              <<: *t   # as above
+        """
+    root = project({"fdl.yml": text})
+    before = (root / "fdl.yml").read_text()
+    for field, value in (("seed", "1"), ("lr", "0.2")):
+        done = fdl("config", "set", "--for", "quick", f"training.{field}", value)
+        assert done.exit == 0, done.err
+    added = "      <<: *t   # as above\n      lr: 0.2\n      seed: 1\n"
+    changed = "      <<: *t   # as above\n      seed: 1\n      lr: 0.2\n"
+    assert (root / "fdl.yml").read_text() in (
+        before.replace("      <<: *t   # as above\n", added),
+        before.replace("      <<: *t   # as above\n", changed),
+    )
+
+
+def test_the_null_of_a_program_is_shown_and_set_as_such(project: Project, fdl: Fdl) -> None:
+    text = 'entry: python x.py\nstyle: hydra\noptions:\n  logger: "wandb"\n  list: [a, !null ]\n'
+    root = project({"fdl.yml": text})
+    assert fdl("config", "set", "options.logger", "!null").exit == 0
+    assert (root / "fdl.yml").read_text() == text.replace('"wandb"', "!null")
+    shown = fdl("config", "show").out
+    assert "  logger: !null " in shown
+    assert "  list: [a, !null ] " in shown
+    assert fdl("config", "set", "options.logger", '"null"').exit == 0
+    assert (root / "fdl.yml").read_text() == text.replace('"wandb"', '"null"')

@@ -316,3 +316,34 @@ def test_positional_arguments_that_a_schema_cannot_order_end_the_list(schema):
         "parser.add_argument('third')\nparser.parse_args()\n"
     )
     assert [one.name for one in found.arguments] == ["first"]
+
+
+def test_a_later_default_that_does_not_fit_leaves_the_rest_of_the_schema(schema):
+    found = schema(
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--epochs', type=int, default=1)\n"
+        "parser.add_argument('--sizes', type=int, nargs='+')\n"
+        "parser.add_argument('--seed', type=int, default=now())\n"
+        "parser.set_defaults(epochs=2.5, sizes=[1, 2], seed=3)\nparser.parse_args()\n"
+    )
+    assert (found.options["epochs"].default, found.options["epochs"].computed) == (
+        UNSET, ("default",)
+    )  # fmt: skip
+    assert (found.options["sizes"].default, found.options["seed"].default) == ([1, 2], 3)
+    assert found.options["seed"].computed == ()
+
+
+def test_a_group_of_hydra_in_a_folder_is_not_a_value(schema):
+    found = schema(
+        "import hydra\n@hydra.main(version_base=None, config_path='conf', config_name='config')\n"
+        "def main(config): ...\nmain()\n",
+        conf__config_yaml="defaults: [{model/encoder: vit}, {db@first: one}, db: two, sub/base]\n",
+        conf__model__encoder__vit_yaml="depth: 3\n",
+        conf__db__one_yaml="port: 1\n",
+        conf__db__two_yaml="host: a\n",
+        conf__db__three_yaml="all: a\n",
+        conf__sub__base_yaml="a: 1\ndefaults: [{/db@_global_: three}]\n",
+    )
+    names = ["all", "db", "db.host", "first.port", "model.encoder", "model.encoder.depth", "sub.a"]
+    assert sorted(found.options) == names
+    assert found.options["model.encoder"].flags == ("model/encoder",)
