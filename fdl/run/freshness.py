@@ -311,6 +311,8 @@ class Rule:
             written = before["outputs"]
             found = {file: self._digests.of(file) for file in written if file in there}
             changes = _differences(written, found, gone="is missing")
+            # One that no run has written is not among them.
+            changes = changes or [f"{one} is missing" for one in self._outputs.missing()]
         more = f", and {len(changes) - 1} more" if len(changes) > 1 else ""
         return f"{changes[0]}{more}" if changes else ""
 

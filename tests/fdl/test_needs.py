@@ -407,6 +407,7 @@ def test_an_output_that_was_not_written_is_a_warning_and_runs_again(project, fdl
     done = fdl("t")
     assert done.exit == 0
     assert "warning: `fdl t` did not write its output `modle.pt`" in done.err
+    assert "fdl t runs: modle.pt is missing\n" in fdl("t").err
 
 
 def test_a_command_without_inputs_always_runs(project, fdl):
