@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fdl.base import output
 from fdl.base.errors import UsageError
-from fdl.base.run_record import CONFIG, DIRECTORY_VARIABLE, METRIC_LINES, RECORD
+from fdl.base.run_record import CONFIG, DIRECTORY_VARIABLE, RECORD
 from fdl.base.shell_words import join
 from fdl.plan.dry_run import several_as_json
 from fdl.plan.recorded import chosen
@@ -172,7 +172,7 @@ class Runs:
         folder = self._sweep.directory(row)
         folder.mkdir(parents=True, exist_ok=True)
         # The run begins again. One that can be continued still can if it cannot be started now.
-        for name in (RECORD, CONFIG, METRIC_LINES) if _resumable(folder) is None else ():
+        for name in (RECORD, CONFIG) if _resumable(folder) is None else ():
             (folder / name).unlink(missing_ok=True)
         self._sweep.save()
         return ""

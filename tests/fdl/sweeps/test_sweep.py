@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from fdl.runs.run import read
 from tests.fdl.run_directory.test_real_runs import FILES, wait_for
 from tests.fdl.sweeps.conftest import states
 from tests.fdl.terminal import PATIENCE
@@ -108,30 +107,6 @@ def test_failed_runs_run_again_only_if_asked(scores, fdl):
     assert fdl("sweep", "resume", "--retry", "failed").exit == 0
     assert states(scores) == {"seed=13": "done", "seed=1": "done"}
     assert done_log.read_text() == before
-
-
-def test_a_run_that_begins_again_has_no_metrics_of_before(project, fdl):
-    root = project(
-        {
-            "fdl.yml": """
-            entry: python main.py
-            metrics: {loss: {value: "loss ([0-9]+)"}}
-            commands: {go: {training: {}}}
-            """,
-            "main.py": """
-            import os, sys
-            mended = os.path.exists("mended")
-            for loss in [1] if mended else [3, 4]:
-                print("loss", loss)
-            sys.exit(0 if mended else 3)
-            """,
-        }
-    )
-    assert fdl("go", "--each", "seed=1").exit == 3
-    (root / "mended").touch()
-    assert fdl("sweep", "resume", "--retry", "failed").exit == 0
-    [record] = root.rglob("run.json")
-    assert read(record.parent).metrics.rows == [(1, {"loss": 1})]
 
 
 @pytest.mark.slow
