@@ -6,7 +6,7 @@ const POLL_SECONDS = 2;
 /** Milliseconds between two renewals of what is more work than a curve. */
 const SLOW_PARTS_EVERY = 500;
 
-const STATUS = { running: ["live", "Running"], complete: ["good", "Complete"], interrupted: ["warn", "Interrupted"], diverged: ["bad", "Diverged"], failed: ["bad", "Failed"] };
+const STATUS = { running: ["live", "Running"], complete: ["good", "Complete"], interrupted: ["warn", "Interrupted"], diverged: ["bad", "Diverged"], failed: ["bad", "Failed"], dead: ["bad", "Dead"] };
 const AXIS_NAMES = { step: "steps", epoch: "epochs", time: "relative time", wall: "wall time" };
 
 const CHOICES = {
