@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, final
@@ -159,9 +160,8 @@ class _Scalar:
             for value in self.values:  # one by one: a resumed epoch gives the same sum to the bit
                 total += value
         elif self.values:
-            newest = {"max": max(self.values), "min": min(self.values), "last": self.values[-1]}
-            known: Sums = [total, self.count, self.reduce]
-            total = float(merged(known, [newest[self.reduce], count, self.reduce])[0])
+            known = [total] if self.count else []
+            total = _one_of(self.reduce, [*known, *self.values])
         return [total, count] if self.reduce == "mean" else [total, count, self.reduce]
 
     def settle(self) -> None:
@@ -266,7 +266,19 @@ def merged(one: Sums, other: Sums) -> list[float | str]:
     first, second, count = float(one[0]), float(other[0]), int(one[1]) + int(other[1])
     if how in ("mean", "sum"):
         return [first + second, count, *one[2:]]
-    return [{"max": max, "min": min}[how](first, second) if how != "last" else second, count, how]
+    return [_one_of(how, [first, second]), count, how]
+
+
+def _one_of(how: Reduction, values: Sequence[float]) -> float:
+    """Return the largest, the smallest or the last value; the first two are nan if one value is.
+
+    So the result does not depend on when values were added up, as that of Python's ``max`` would.
+    """
+    if how == "last":
+        return values[-1]
+    if any(map(math.isnan, values)):
+        return math.nan
+    return max(values) if how == "max" else min(values)
 
 
 @final
