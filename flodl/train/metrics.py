@@ -61,7 +61,8 @@ def record_scalar(name: str, value: float | Tensor, reduce: Reduction = "mean") 
 
     A tensor on a GPU stays there and is read when the epoch ends, so no step waits for it. It works
     inside a training function that torch.compile traces. Several ranks report the values of all of
-    them as one, as one process on the same batches would.
+    them as one, as one process on the same batches would. In a call from ``eval_fn`` it does
+    nothing.
 
     Args:
         name: Name of the metric.
@@ -79,11 +80,17 @@ def record_scalar(name: str, value: float | Tensor, reduce: Reduction = "mean") 
         return
     log = _here.log
     if log is None:
-        raise StateError(
-            f"record_scalar({name!r}) outside of a training step: call it inside the train_fn "
-            "given to Trainer.builder (with a loop of your own, use your own list)"
-        )
+        raise outside_of_step(name)
     log.add(name, value, reduce)
+
+
+def outside_of_step(name: str) -> StateError:
+    """Return the error for a value that belongs to no step."""
+    return StateError(
+        f"record_scalar({name!r}) outside of a training step: call it inside the train_fn given to "
+        "Trainer.builder, and run.log(…) of a callback in on_step_end (with a loop of your own, "
+        "use your own list)"
+    )
 
 
 @contextmanager
