@@ -16,7 +16,7 @@ from fdl.base.errors import ManifestError, UsageError
 from fdl.base.secrets import is_secret
 from fdl.manifest.node import Variable, dotted, origin
 from fdl.programs.parameters.contract import ContractError, Schema, parse
-from fdl.programs.parameters.parameter import choice_text
+from fdl.programs.parameters.parameter import Parameter, choice_text
 from fdl.programs.parameters.parser import RefusedError, read_words, slots
 
 TYPE_CHECKING = False
@@ -98,6 +98,15 @@ def _type_of(example: object) -> str:
     return kinds.get(type(example), "string")
 
 
+class _Word(Parameter):
+    """An argument that stays as it was typed: ``3.10`` is not ``3.1``, and ``./a`` is not ``a``."""
+
+    def convert(self, text: str) -> str:
+        """The word itself, if it is of the type and among the choices."""
+        super().convert(text)
+        return text
+
+
 def given(
     level: Level, name: str, words: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[list[Variable], list[str]]:
@@ -107,9 +116,8 @@ def given(
         UsageError: The words do not fit what is declared.
     """
     schema = declared(level, name)
-    # A path stays as it was typed: `Path` would make `run` of `./run`, and `s3:/a` of `s3://a`.
     parameters = [
-        one.replaced(type="string") if one.type == "path" else one
+        _Word(**{key: getattr(one, key) for key in one.field_names})
         for one in (schema.parameters if schema else ())
     ]
     try:

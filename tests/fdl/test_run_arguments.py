@@ -102,12 +102,15 @@ def test_arguments_without_run_are_refused(project, fdl):
     assert "`args` needs `run` beside it" in fdl("t").err
 
 
-def test_a_path_reaches_the_script_as_it_was_typed(project, fdl):
+def test_a_value_reaches_the_script_as_it_was_typed(project, fdl):
     manifest = """
         commands:
           t:
-            run: echo "$file" "$@"
-            args: {file: {type: path}, more: {type: path, positional: true, variadic: true}}
+            run: echo "$file" "$python" "$seed" "$@"
+            args: {file: {type: path}, python: 3.11, seed: 1,
+                   more: {type: path, positional: true, variadic: true}}
         """
     project({"fdl.yml": manifest})
-    assert fdl("t", "--file", "./x", "s3://a", "b/").out == "./x s3://a b/\n"
+    typed = ("--file", "./x", "--python", "3.10", "--seed", "-007", "s3://a", "b/")
+    assert fdl("t", *typed).out == "./x 3.10 -007 s3://a b/\n"
+    assert "invalid value `x` for `--seed` -- not an integer" in fdl("t", "--seed", "x", "a").err
