@@ -136,6 +136,8 @@ class Metrics:
                 cells |= {name: row[name] for name in names if name in row}
                 if "step" in row:
                     steps[int(number)] = row["step"]
+        # Several processes may print their steps in another order.
+        rows = dict(sorted(rows.items()))
         known: Sequence[float] = list(rows)
         if unit != "step":
             known = [steps[one] for one in rows if one in steps]

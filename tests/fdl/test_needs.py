@@ -402,6 +402,13 @@ def test_a_pattern_that_matches_nothing_has_a_place_and_a_suggestion(project, fd
     assert not (folder / "ran").exists()
 
 
+def test_arguments_that_a_needed_command_refuses_are_told_with_their_place(project, fdl):
+    project({"fdl.yml": "commands: {t: {run: 'true', needs: u x}, u: {run: 'true'}}"})
+    done = fdl("t")
+    assert done.exit == 1
+    assert done.err.startswith("error: fdl.yml:1:36: `fdl t` needs `u x`: arguments of `fdl u` go ")
+
+
 def test_an_output_that_was_not_written_is_a_warning_and_runs_again(project, fdl):
     project({"fdl.yml": "commands: {t: {run: 'true', inputs: fdl.yml, outputs: modle.pt}}"})
     done = fdl("t")

@@ -97,6 +97,15 @@ def test_a_program_with_a_column_of_steps_is_drawn_over_them(tmp_path):
     assert (pieces.steps, pieces.mean) == ([100, 200], [2.0, 1.0])
 
 
+def test_steps_that_a_program_wrote_in_another_order_are_drawn_in_theirs(tmp_path):
+    run = trail(tmp_path / "runs" / "2026-01-31T10-00-00", argv=["train"])
+    (run / "metrics.csv").write_text("step,loss\n3,1.0\n1,3.0\n2,2.0\n")
+    [entry] = Catalog([tmp_path / "runs"], Cache(tmp_path / "cache")).entries()
+    pieces = curve(entry, Request("loss", "step"))
+    assert (pieces.steps, pieces.mean) == ([1, 2, 3], [3.0, 2.0, 1.0])
+    assert entry.row["metrics"]["loss"]["last"] == 1.0
+
+
 def test_several_rows_of_an_epoch_stand_at_its_last_step(tmp_path):
     run = trail(tmp_path / "runs" / "2026-01-31T10-00-00", argv=["train"])
     (run / "metrics.csv").write_text(
