@@ -81,4 +81,6 @@ def test_the_rows_beside_every_page_are_read_and_written_unchanged(file, tmp_pat
 
 def test_the_rounds_of_a_shared_machine_are_read_back():
     form = json.loads((PAGES / "shared_machine.json").read_text(encoding="utf-8"))
-    assert kept_of(read(form)) == form
+    assert form["trainings"]
+    for rounds in form.values():
+        assert kept_of(read(rounds)) == rounds

@@ -39,7 +39,7 @@ window.fetch = async (address, options) => {
   }
   const waits = late && address.startsWith(late);
   const answer = await original(address, options);
-  if (waits) await new Promise(go => held.push(go));
+  if (waits && late) await new Promise(go => held.push(go)); // all may be released by now
   return answer;
 };
 null
