@@ -7,18 +7,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from benchmarks.many_runs import make_runs
 from fdl.base.run_record import boot_id
-from fdl.runs.pages.catalog import Cache, Catalog
-from fdl.runs.pages.many import RunsPage
-from fdl.runs.pages.server import PageServer
 from flodl.monitor import Monitor
 from flodl.monitor.records import StepSeries
 from tests.fdl.run_directory.trails import trail
@@ -37,9 +33,8 @@ window.fetch = async (address, options) => {
     window.refused += 1;
     throw new TypeError("Failed to fetch");
   }
-  const waits = late && address.startsWith(late);
   const answer = await original(address, options);
-  if (waits && late) await new Promise(go => held.push(go)); // all may be released by now
+  if (late && address.startsWith(late)) await new Promise(go => held.push(go));
   return answer;
 };
 null
@@ -139,23 +134,13 @@ def test_a_filter_that_was_chosen_without_a_connection_counts_once_it_is_back(se
     assert served.evaluate("seen[0]") == ["Up to date", 1]
 
 
-@contextmanager
-def server_at(runs: Path, cache: Path, port: int = 0) -> Iterator[PageServer]:
-    with PageServer(RunsPage(Catalog([runs], Cache(cache)), "runs"), port) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-
-
 def test_a_server_that_is_started_again_shows_the_runs_of_now(runs, tmp_path, browser):
-    with server_at(runs, tmp_path / "cache") as server:
-        browser.open(server.url)
+    with page_of(runs, tmp_path / "cache") as url:
+        browser.open(url)
         browser.wait_for(DRAWN)
     oldest, *others = sorted(runs.iterdir())
     shutil.rmtree(oldest)
-    with server_at(runs, tmp_path / "cache", server.server_port):
+    with page_of(runs, tmp_path / "cache", urlsplit(url).port):
         names = "page.runs.all.map(run => run.name).sort().join()"
         browser.wait_for(f"{names} === '{','.join(one.name for one in others)}'")
         browser.wait_for(f"{DRAWN} && {CHART}.drawn.lines === 5")

@@ -38,9 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def page_of(runs: Path, cache: Path) -> Iterator[str]:
+def page_of(runs: Path, cache: Path, port: int = 0) -> Iterator[str]:
     """The address of a page, while it is served."""
-    with PageServer(RunsPage(Catalog([runs], Cache(cache)), "runs/train")) as server:
+    with PageServer(RunsPage(Catalog([runs], Cache(cache)), "runs/train"), port) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield server.url
