@@ -130,10 +130,11 @@ from fdl import FdlArgs, option
 
 class Args(FdlArgs):
     tags: list[str] = option()
+    ids: list[int] = option(default=[1])
     name: str = option(default="n")
 
 args = Args.parse_or_schema()
-print(args.tags, args.name)
+print(args.tags, args.ids, args.name)
 """
 
 
@@ -143,11 +144,11 @@ def test_a_class_of_arguments_gets_text_like_a_number_and_no_half_items(project,
         commands:
           p: {options: {tags: [a, ""], name: "-5"}}
           q: {options: {tags: ["a,b", c]}}
-          r: {options: {tags: "a,b"}}
+          r: {options: {tags: "a,b", ids: []}}
         """})  # fmt: skip
     said, settings = recorded("p")
-    assert said == "['a'] -5"
+    assert said == "['a'] [1] -5"
     assert (settings["tags"]["value"], settings["name"]["value"]) == (["a"], "-5")
     refused = fdl("q").err
     assert "fdl.yml:4:24: preset `fdl q`: `a,b` has a comma, and `--tags` takes commas" in refused
-    assert recorded("r")[0] == "['a', 'b'] n"
+    assert recorded("r")[0] == "['a', 'b'] [] n"
