@@ -51,6 +51,7 @@ def test_an_argument_has_its_name(recorded, fdl):
     assert "fit" not in settings
     plan = json.loads(fdl("-n", "--json", "p").out)
     assert [flag["name"] for flag in plan["flags"]] == ["<mode>"]
+    assert fdl("why", "mode", "p").out.startswith("options.mode = fit\n")
     assert "zq" not in fdl("-n", "hidden").out
     assert "refused" not in fdl("p", "--help").out
 
