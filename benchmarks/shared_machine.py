@@ -198,12 +198,12 @@ def _row(taken: Taken) -> list[object]:
 
 def kept_of(models: Mapping[str, Rounds]) -> dict[str, Any]:
     """The figures as JSON values."""
-    return {"trainings": _models(models, _row)}
+    return _models(models, _row)
 
 
 def read(rows: Mapping[str, Any]) -> dict[str, Rounds]:
     """The figures that are kept: model -> situation -> way -> rounds."""
-    return _models(rows.get("trainings", {}), lambda one: Taken(*one))
+    return _models(rows, lambda one: Taken(*one))
 
 
 def _models(models: Mapping[str, Any], convert: Any) -> dict[str, Any]:
@@ -280,7 +280,22 @@ def trainings_table(models: Mapping[str, Rounds]) -> str:
     return table(header, rows)
 
 
-def text_of(trainings: Mapping[str, Rounds], options: Namespace) -> str:
+def pairs_table(models: Mapping[str, Rounds]) -> str:
+    """One row for each model and situation: the default engine beside plain torch as it comes."""
+    rows = []
+    for model, rounds in models.items():
+        for situation, ways in rounds.items():
+            both = (ways[AS_IT_COMES], ways[DEFAULT])
+            shares = [f"{shown(way)} ({spread(seconds(way), '.1f')})" for way in both]
+            verdict = compared(ways, DEFAULT, AS_IT_COMES, DEFAULT_OF_PLAIN)
+            rows.append([model, situation, f"{len(both[0])}", *shares, *verdict])
+    header = ["model", "situation", "rounds", f"{AS_IT_COMES}, s", f"{DEFAULT}, s"]
+    return table([*header, f"{DEFAULT} / {AS_IT_COMES}", "bar"], rows)
+
+
+def text_of(
+    trainings: Mapping[str, Rounds], pairs: Mapping[str, Rounds], options: Namespace
+) -> str:
     """The page."""
     return page(
         options,
@@ -294,6 +309,11 @@ def text_of(trainings: Mapping[str, Rounds], options: Namespace) -> str:
         "processes of Python that count. Of two trainings at once, the slower one counts. A "
         "training that is not done after some seconds is ended there: `>8.00`.",
         trainings_table(trainings),
+        "## The default beside plain PyTorch, in many rounds",
+        "Beside other programs, the threads of OpenMP wait for each other at the end of each "
+        "operation. A thread that has to wait for a core holds up the others, so the time of one "
+        "and the same program varies widely. A few rounds cannot compare two programs there.",
+        pairs_table(pairs),
     )
 
 
@@ -302,17 +322,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = command_line("shared_machine", __doc__, rounds=3)
     parser.add_argument("--scale", type=float, default=1.0, help="length of the trainings")
     parser.add_argument("--limit", type=float, default=8.0, help="seconds of a training")
+    parser.add_argument(
+        "--pairs", action="store_true", help="only the default and plain torch, for more rounds"
+    )
     parser.add_argument("--only", choices=MODELS, action="append", help="measure these models")
     options = read_options(parser, argv, rounds=1, scale=0.02, limit=2.0, only=[MODELS[0]])
     # The page holds what several calls with --only have measured.
     options.command = f"{parser.prog}{' --quick' if options.quick else ''}"
     kept = Kept.beside(options.output)
-    found = read(kept.rows)
+    parts = {name: read(kept.rows.get(name, {})) for name in ("trainings", "pairs")}
+    part = "pairs" if options.pairs else "trainings"
+    ways = {AS_IT_COMES: {}, DEFAULT: {}} if options.pairs else WAYS
     for model in options.only or MODELS:
-        found[model] = measure(WAYS, model, options)
-        kept.rows = kept_of(found)
+        parts[part][model] = measure(ways, model, options)
+        kept.rows[part] = kept_of(parts[part])
         kept.write()
-    publish(text_of(found, options), options.output)
+    publish(text_of(parts["trainings"], parts["pairs"], options), options.output)
 
 
 if __name__ == "__main__":

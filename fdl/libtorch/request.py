@@ -159,7 +159,7 @@ def _as_locked(request: Request, names: Sequence[str]) -> Request:
         known = [one for torch in versions() for one in artifacts(torch, this_platform())]
         pairs |= {(one.torch, one.variant, ARCHIVE) for one in known if one.path in names}
     for name in names if request.source != ARCHIVE else ():
-        if match := _WHEEL_NAME.match(name):
+        if (match := _WHEEL_NAME.match(name)) and _is_for_this_machine(name):
             pairs.add((match[1], match[2] or AUTO, WHEEL))
     fitting = sorted(
         (torch, variant, source)
@@ -184,6 +184,18 @@ def _as_locked(request: Request, names: Sequence[str]) -> Request:
         f"libtorch.lock has several for {asked}: {found}",
         hint=f"fdl libtorch install --locked {found.partition(', ')[0]}",
     )
+
+
+def _is_for_this_machine(wheel: str) -> bool:
+    """Whether a wheel is for this system and processor, with any Python."""
+    from packaging.tags import platform_tags
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    try:
+        tags = parse_wheel_filename(wheel)[3]
+    except InvalidWheelFilename:
+        return True
+    return not {"any", *platform_tags()}.isdisjoint(one.platform for one in tags)
 
 
 def usable(nvidia: Nvidia) -> Nvidia:

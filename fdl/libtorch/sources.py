@@ -232,6 +232,7 @@ def _stage_folder(path: Path, wanted: Wanted, bench: Bench) -> tuple[Path, Conte
     try:
         _link_all(path, "torch" if is_package else "libtorch", folder, layout.place)
         if is_package:
+            _link_all(path.parent / "torch.libs", "torch.libs", folder, layout.place)
             _link_all(path.parent / "nvidia", "nvidia", folder, layout.place_nvidia)
     except OSError as error:
         raise LibtorchError(f"cannot copy {error.filename}: {error.strerror}") from None

@@ -20,8 +20,10 @@ BEGIN = "# fdl shell completions"
 END = "# fdl shell completions end"
 
 _OPENED = re.compile(rf"^[ \t]*{BEGIN}[ \t\r]*$".encode(), re.MULTILINE)
+_BEGINS = rf"[ \t]*{BEGIN}[ \t\r]*\n"
+# What stands before a second begin is not of a block: the end of the first one was lost.
 _BLOCK = re.compile(
-    rf"^[ \t]*{BEGIN}[ \t\r]*\n(?:.*\n)*?[ \t]*{END}[ \t\r]*(?:\n|\Z)".encode(), re.MULTILINE
+    rf"^{_BEGINS}(?:(?!{_BEGINS}).*\n)*?[ \t]*{END}[ \t\r]*(?:\n|\Z)".encode(), re.MULTILINE
 )
 
 _SCRIPTS = Path(__file__).parent / "completion_scripts"

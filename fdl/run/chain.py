@@ -140,7 +140,11 @@ class Chain:
             level = level.parent
         found = self._project.select([*level.names, *words])
         if found.runs:
-            return plan_of(found, self._project, self._place)
+            try:
+                return plan_of(found, self._project, self._place)
+            except UsageError as problem:
+                text = f"`fdl {' '.join(plan.command)}` needs `{node.value}`: {problem.message}"
+                raise ManifestError(f"{self._origin(node)}: {text}", hint=problem.hint) from None
         close = None
         if not found.known and found.name in words:
             close = nearest(found.name, found.level.commands)

@@ -173,11 +173,9 @@ class Patterns:
     def _files(self, text: str) -> Iterator[str]:
         entered: set[str] = set()
         for match in self._matches(text):
-            if os.path.isdir(match):
-                yield from map(self._named, _below(match, entered))
-            elif os.path.isfile(match):
-                name = self._named(match)
-                if _PASSED_OVER.isdisjoint(name.split(os.sep)):
+            for file in _below(match, entered) if os.path.isdir(match) else (match,):
+                name = self._named(file)
+                if os.path.isfile(file) and _PASSED_OVER.isdisjoint(name.split(os.sep)):
                     yield name
 
     def _named(self, file: str) -> str:
@@ -207,9 +205,7 @@ def _below(folder: str, entered: set[str]) -> Iterator[str]:
         entered.add(real)
         folders[:] = [name for name in folders if name not in _PASSED_OVER]
         for name in names:
-            file = os.path.join(here, name)
-            if os.path.isfile(file):
-                yield file
+            yield os.path.join(here, name)
 
 
 _FORMAT = 1
@@ -315,6 +311,8 @@ class Rule:
             written = before["outputs"]
             found = {file: self._digests.of(file) for file in written if file in there}
             changes = _differences(written, found, gone="is missing")
+            # One that no run has written is not among them.
+            changes = changes or [f"{one} is missing" for one in self._outputs.missing()]
         more = f", and {len(changes) - 1} more" if len(changes) > 1 else ""
         return f"{changes[0]}{more}" if changes else ""
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from fdl.base import output
 from fdl.base.errors import FdlError
@@ -43,7 +45,7 @@ def variables(kind: str, folder: str) -> dict[str, str]:
         return {"WANDB_MODE": "offline", "WANDB_DIR": folder}
     # The file store needs no database and can be read while it is written. MLflow 3.17
     # asks for the second setting before it writes one.
-    store = f"file://{folder}/{_PLACES[kind]}"
+    store = f"file://{quote(folder, safe='/=,+')}/{_PLACES[kind]}"
     return {"MLFLOW_TRACKING_URI": store, "MLFLOW_ALLOW_FILE_STORE": "true"}
 
 
@@ -52,6 +54,7 @@ class Tracker:
 
     The run that began first becomes the run of the folder; each further one becomes a run directory
     beside it. In a sweep, a point has one run, so further ones stay in the tracker's own files.
+    Where the folder is used again, runs of an earlier start count as further ones.
 
     Args:
         recording: What is recorded, with ``track``.
@@ -64,6 +67,8 @@ class Tracker:
         self._source = self._folder / _PLACES[self._kind]
         self._runs = "" if recording.folder else recording.runs
         self._order: dict[str, None] = {}
+        self._earlier: set[str] = set()
+        self._earlier = {one.identity for one in self._read()}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
@@ -126,7 +131,9 @@ class Tracker:
         if not self._source.is_dir():
             return []
         found = [one for one in below(self._source) if isinstance(one, Foreign)]
-        return sorted(found, key=lambda one: (one.started, one.identity))
+        return sorted(
+            found, key=lambda one: (one.identity in self._earlier, one.started, one.identity)
+        )
 
     def _put(self, run: Foreign) -> dict[str, Any]:
         # A metric that comes later must not take the files of another one.
@@ -138,5 +145,8 @@ class Tracker:
 def _size(folder: Path) -> int:
     total = 0
     for place, _, names in os.walk(folder):
-        total += sum(os.path.getsize(os.path.join(place, name)) for name in names)  # noqa: PTH202
+        for name in names:
+            # The tracker removes files meanwhile, and links may lead to files that come later.
+            with suppress(OSError):
+                total += os.path.getsize(os.path.join(place, name))  # noqa: PTH202
     return total

@@ -114,6 +114,8 @@ def _ignores(pid: int, signals: int) -> bool:
 def end(pids: Iterable[int], grace: float, hurried: Callable[[], bool] = lambda: False) -> None:
     """Wait until processes have ended that have received a signal; kill them after ``grace``.
 
+    They have ended afterwards also where they were killed: what they held is free.
+
     Args:
         pids: The processes.
         grace: Seconds.
@@ -124,8 +126,7 @@ def end(pids: Iterable[int], grace: float, hurried: Callable[[], bool] = lambda:
     while left and time.monotonic() < limit and not hurried():
         time.sleep(_PAUSE_S)
         left = alive(left)
-    for one in left:
-        deliver(one, signal.SIGKILL)
+    _kill_all(lambda: alive(left))
 
 
 def alive(pids: Iterable[int]) -> list[int]:

@@ -15,7 +15,7 @@ from fdl.runs.describe import changed, environment, shown
 from fdl.runs.run import settings, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from fdl.runs.run import Run, Setting
     from fdl.runs.trace import What
@@ -64,7 +64,10 @@ def changed_code(left: Run, right: Run) -> Iterator[Cause]:
     one, other = read_code(left.path), read_code(right.path)
     if one is None or other is None:
         return
-    changes = [*_only_in(other, one, ""), *_only_in(one, other, "-")]
+    changes = _between_runs(one, other, _without_place)
+    if not changes and one.commit == other.commit:
+        # They added the same lines, in another order or another number of times.
+        changes = _between_runs(one, other, tuple)
     if one.commit != other.commit:
         between = _between(one.commit, other.commit)
         if between is None:
@@ -122,14 +125,25 @@ def changed_lines(text: str) -> Iterator[Line]:
             number += 1
 
 
-def _only_in(code: Code, other: Code, sign: str) -> list[Line]:
-    """The changes that only one of two runs has; ``-`` as sign turns them round."""
-    known = {(line.file, line.text) for line in other.lines}
-    missing = [line for line in code.lines if (line.file, line.text) not in known]
-    if not sign:
-        return missing
+def _between_runs(left: Code, right: Code, key: Callable[[Line], object]) -> list[Line]:
+    """The changes that only one of two runs has, as told by a key; those of the first turned round.
+
+    So they lead from the code of the first run to that of the second.
+    """
+    ours, theirs = (set(map(key, code.lines)) for code in (left, right))
     turned = {"+": "-", "-": "+"}
-    return [Line(line.file, line.number, turned[line.text[0]] + line.text[1:]) for line in missing]
+    return [
+        *(line for line in right.lines if key(line) not in ours),
+        *(
+            line._replace(text=turned[line.text[0]] + line.text[1:])
+            for line in left.lines
+            if key(line) not in theirs
+        ),
+    ]
+
+
+def _without_place(line: Line) -> tuple[str, str]:
+    return line.file, line.text
 
 
 def _between(left: str, right: str) -> list[Line] | None:

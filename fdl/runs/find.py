@@ -189,7 +189,8 @@ def choose(word: str, places: Sequence[Path]) -> Run:
     # The name of a metric may hold a slash.
     if is_path(word) and not word.startswith(BEST_OF):
         return at(Path(word))
-    runs = search(places)
+    every = survey(places)
+    runs = [run for run in every if not run.problem]
     if word == "last":
         if not runs:
             raise _none(places)
@@ -213,8 +214,8 @@ def choose(word: str, places: Sequence[Path]) -> Run:
         )
     if Path(word).is_dir():
         return at(Path(word))
-    for place in places:
-        _refuse_broken(place / word)
+    for path in (*(run.path.parent for run in every if run.problem), *places):
+        _refuse_broken(path / word)
     if not runs:
         raise _none(places)
     raise UsageError(f"no run is called `{word}`", hint="`fdl runs list` names them all")

@@ -103,6 +103,8 @@ PLAIN = ("checkpoint", "pause", "continue", "stop")
 """The acts without a value."""
 
 _LONGEST_ANSWER = 1 << 20
+_LONGEST_WAIT_S = 1e9
+"""The system takes no time that is much longer, nor infinity."""
 _EXAMPLE = "fdl runs tell RUN lr=1e-4"
 
 
@@ -164,7 +166,7 @@ def tell(run: Run, act: Act, seconds: float) -> dict[str, Any]:
     document = {"flodl": FORMAT, **act._asdict()}
     try:
         with _connected(Path(path), run) as channel:
-            channel.settimeout(seconds)
+            channel.settimeout(min(seconds, _LONGEST_WAIT_S))
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 # A training that refuses the connection answers before it has read the request.
                 channel.sendall(json.dumps(document).encode() + b"\n")

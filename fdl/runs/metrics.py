@@ -108,8 +108,9 @@ class Metrics:
         """The metrics that a program without run directories wrote into a folder.
 
         ``metrics.csv`` has a heading, and a row for each epoch; ``metrics.jsonl`` has an object in
-        each line; ``metrics.json`` is one object. Rows of one number are one row. Values that are
-        not numbers are skipped.
+        each line; ``metrics.json`` is one object. Rows of one number are one row. A row without a
+        number belongs to the one before it, unless no row has one. Values that are not numbers are
+        skipped.
 
         Args:
             folder: The folder.
@@ -122,20 +123,30 @@ class Metrics:
         ]
         if {name for row in measured for name in row if name in _COUNTERS} == {"step"}:
             unit = "step"
+        is_numbered = any(unit in row for row in measured)
         names = dict.fromkeys(name for row in measured for name in row if name not in _COUNTERS)
         rows: dict[int, dict[str, float]] = {}
+        steps: dict[int, float] = {}
+        last = 0.0
         for place, row in enumerate(measured, 1):
-            number = row.get(unit, place)
+            number = row.get(unit, last if is_numbered else place)
             if row and math.isfinite(number):
+                last = number
                 cells = rows.setdefault(int(number), {})
                 cells |= {name: row[name] for name in names if name in row}
-        steps: list[float] = [row["step"] for row in measured if "step" in row]
+                if "step" in row:
+                    steps[int(number)] = row["step"]
+        # Several processes may print their steps in another order.
+        rows = dict(sorted(rows.items()))
+        known: Sequence[float] = list(rows)
+        if unit != "step":
+            known = [steps[one] for one in rows if one in steps]
         return cls(
             list(names),
             list(rows),
             list(rows.values()).__getitem__,
             unit,
-            list(rows) if unit == "step" else steps,
+            known if len(known) == len(rows) else (),
         )
 
     @cached_property
@@ -264,9 +275,11 @@ class Metric(NamedTuple):
 
 
 def as_number(cell: object) -> float | None:
-    """A number, also one that is written as text; None for anything else."""
+    """A number, also one that is written as text; None for anything else, such as a truth value."""
+    if isinstance(cell, bool) or not isinstance(cell, str | int | float):
+        return None
     try:
-        return float(cell) if isinstance(cell, str | int | float) else None
+        return float(cell)
     except (ValueError, OverflowError):
         return None
 

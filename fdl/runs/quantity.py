@@ -252,9 +252,11 @@ def constant(text: str, *, quoted: bool = False) -> Text:
         try:
             start = datetime.fromisoformat(
                 f"{date[1]}T{date[2] or '00'}:{date[3] or '00'}:{date[4] or '00'}"
-            ).astimezone()
+            )
             part = timedelta(seconds=1) if date[4] else timedelta(minutes=1)
-            return Text(text, None, start, start + (part if date[2] else timedelta(days=1)))
+            # Added before the zone is known: a day on which the clock changes has 23 or 25 hours.
+            end = start + (part if date[2] else timedelta(days=1))
+            return Text(text, None, start.astimezone(), end.astimezone())
         except (ValueError, OverflowError, OSError):
             return Text(text)
     if quoted:
@@ -316,7 +318,8 @@ def plain(value: object) -> str:
 
 def _equal(value: object, other: object) -> bool | None:
     if not isinstance(other, Text):
-        return value == other
+        left, right = _as_number(value), _as_number(other)
+        return value == other if left is None or right is None else left == right
     if isinstance(value, datetime):
         if other.start is None or other.end is None:
             return None

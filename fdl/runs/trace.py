@@ -224,11 +224,11 @@ def _norms(common: Coverage) -> Difference | None:
         trace.norms[common.first - trace.first : common.last - trace.first + 1]
         for trace in (common.a, common.b)
     )
-    place = _first_other(left, right)
-    if place is None:
-        return None
-    one, other = left[place], right[place]
-    if one != one or other != other:  # nan: it was not recorded
+    for place in _changed(left.tobytes(), right.tobytes()):
+        one, other = left[place], right[place]
+        if one == one and other == other:  # nan: it was not recorded
+            break
+    else:
         return None
     detail = f"the gradient norm is {_value(one)} instead of {_value(other)}"
     return common.at(common.first + place, "gradients", detail, one, other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ _PRINTED = re.compile(r"([A-Za-z][\w/]*)( ?[:=] *| +)(?:%[-+\d.]*[dfgse]|\{[^{}]
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A manifest that can be written beside a script.
+    """A manifest that can be written for a script.
 
     Attributes:
         file: Where it goes.
@@ -65,21 +66,26 @@ class Adopted:
 def adopted(script: Path) -> Adopted:
     """Read a script and make the manifest for it. The script is not run, and nothing is written.
 
+    The manifest belongs into the working directory if the script lies in it or below, because paths
+    that the script opens mean files below the folder where it is started. Of another script it
+    belongs into the folder of the script.
+
     Raises:
-        ScaffoldError: There is no such script, or its folder has a manifest.
+        ScaffoldError: There is no such script, or there is a manifest already.
     """
-    script = script.absolute()
-    entry = join(["python", script.name])
+    script = Path(os.path.abspath(script))  # noqa: PTH100 - a link stays a link
+    folder = Path.cwd() if script.is_relative_to(Path.cwd()) else script.parent
+    entry = join(["python", script.relative_to(folder).as_posix()])
     if script.suffix != ".py" or not script.is_file():
         raise ScaffoldError(
             f"{shown(str(script))} is not a Python script", hint="fdl adopt train.py"
         )
-    if found := find_in(str(script.parent)):
+    if found := find_in(str(folder)):
         raise ScaffoldError(
             f"{shown(found.path)} exists already; nothing was written",
             hint=f"name the program in it: `entry: {entry}`",
         )
-    file = script.parent / "fdl.yml"
+    file = folder / "fdl.yml"
     document = _document(file, entry)
     options: dict[str, Any] = document.get("options", {})
     preset, lines = _preset(options)

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from flodl.checkpoint.names import qualify
 from flodl.checkpoint.sharded import is_sharded
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def sized_as_stored(model: nn.Module, header: Header, *, keep: bool = True) -> Iterator[None]:
+def sized_as_stored(
+    model: nn.Module, header: Header, *, prefix: str = "", keep: bool = True
+) -> Iterator[None]:
     """Give the persistent buffers of a model their sizes in a file; an error takes that back.
 
     Their values are undefined until they are loaded.
@@ -29,6 +32,7 @@ def sized_as_stored(model: nn.Module, header: Header, *, keep: bool = True) -> I
     Args:
         model: The model.
         header: The header of the file.
+        prefix: The dotted name of the model in that of the file; empty if it is the same.
         keep: Whether they have these sizes after the block, too.
     """
     entries = {entry.name: entry for entry in header.model_entries}
@@ -37,7 +41,7 @@ def sized_as_stored(model: nn.Module, header: Header, *, keep: bool = True) -> I
     with ExitStack() as undo:
         for path, module in model.named_modules():
             for key, buffer in module._buffers.items():
-                entry = entries.get(qualify(f"{path}.{key}" if path else key))
+                entry = entries.get(qualify(".".join(filter(None, (prefix, path, key)))))
                 if entry is None or key in module._non_persistent_buffers_set:
                     continue
                 if buffer is None:
@@ -53,5 +57,6 @@ def sized_as_stored(model: nn.Module, header: Header, *, keep: bool = True) -> I
 
 def resizable(buffer: Tensor, entry: Entry) -> bool:
     """Whether a buffer has another size than in a file, and can get that size."""
-    dense = buffer.layout is entry.layout is torch.strided and not is_sharded(buffer)
-    return dense and buffer.shape != entry.shape
+    dense = buffer.layout is entry.layout is torch.strided
+    fixed = is_sharded(buffer) or is_lazy(buffer)
+    return dense and not fixed and buffer.shape != entry.shape

@@ -16,6 +16,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from flodl.checkpoint.header import DTYPES
 from flodl.checkpoint.names import filed
@@ -212,6 +213,8 @@ def check_storable(name: str, tensor: Tensor) -> None:
 
 def _problem(tensor: Tensor) -> str:
     """Return why a tensor cannot be saved; empty if it can."""
+    if is_lazy(tensor):
+        return "has no shape yet, because its module is lazy: call the model once before"
     local = local_part(tensor)
     if type(local).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
         return (

@@ -296,7 +296,7 @@ def checkpoint_strings(
         kept["epoch"] = str(int(epoch))
     if metrics is not None:
         finite = {name: v if math.isfinite(v) else None for name, v in metrics.items()}
-        kept["metrics"] = json.dumps(finite, sort_keys=True, separators=(",", ":"))
+        kept["metrics"] = json.dumps(finite, sort_keys=True, separators=(",", ":"), default=float)
     if source_config is not None:
         kept["source_config"] = source_config
     extra = metadata or {}
@@ -370,9 +370,11 @@ def _fill(
 ) -> LoadReport:
     if on_shape_mismatch not in ("error", "skip"):
         raise ValueError(f"on_shape_mismatch must be 'error' or 'skip', not {on_shape_mismatch!r}")
-    check_hash(container.header.metadata.get("structural_hash", ""), hash)
     model, loose = target.tensors, target.buffers if on_shape_mismatch == "error" else ()
     matches = match_names(container, model)
+    for name in matches:
+        check_storable(name, model[name])
+    check_hash(container.header.metadata.get("structural_hash", ""), hash)
     misfits = [
         name
         for name, entry in matches.items()
@@ -454,7 +456,6 @@ def describe_misfits(
 
 
 def _check_castable(name: str, entry: Entry, target: Tensor) -> None:
-    check_storable(name, target)
     if entry.layout is not target.layout:
         raise CheckpointError(
             f"{name} is {entry.layout} in the checkpoint and {target.layout} in the model: build "

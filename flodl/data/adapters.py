@@ -118,9 +118,7 @@ def declared_names(source: object) -> Sequence[str] | None:
     names = getattr(source, "names", None)
     if isinstance(names, (tuple, list)) and all(isinstance(name, str) for name in names):
         return names
-    if _is_table(source):
-        return [str(name) for name in source.column_names]
-    return None
+    return _columns_read(source) if _is_table(source) else None
 
 
 def members_of(source: BatchDataSet) -> Members:
@@ -202,26 +200,37 @@ def _told(indices: Sequence[int]) -> str:
 
 
 def _is_table(source: Any) -> TypeGuard[Any]:
-    """Whether this is a ``Dataset`` of the ``datasets`` library, judged by its methods."""
+    """Whether this is a ``Dataset`` of the ``datasets`` library, judged by its methods.
+
+    With a transform of the user, it is not: its samples then have other members than its columns.
+    """
     return (
         isinstance(getattr(source, "column_names", None), list)
         and callable(getattr(source, "with_format", None))
         and isinstance(source, _MapStyle)
+        and getattr(source, "format", {}).get("type") != "custom"
     )
+
+
+def _columns_read(table: Any) -> list[str]:
+    """The columns that a table returns: all, or those that its format chooses."""
+    chosen = getattr(table, "format", {})
+    everything = chosen.get("columns") is None or chosen.get("output_all_columns", False)
+    return [str(n) for n in table.column_names if everything or n in chosen["columns"]]
 
 
 @final
 class _Table(BatchDataSet):
     """A table of the ``datasets`` library: columns, read many rows at a time.
 
-    A table without its own format is read as NumPy arrays. Reading widens small integers to int64,
-    so each column is converted back to the dtype that its feature declares.
+    A table without a format of tensors or arrays is read as NumPy arrays. Reading widens small
+    integers to int64, so each column is converted back to the dtype that its feature declares.
     """
 
     def __init__(self, table: Any) -> None:
-        self.names = tuple(str(name) for name in table.column_names)
-        plain = getattr(table, "format", {}).get("type") is None
-        self._table = table.with_format("numpy") if plain else table
+        self.names = tuple(_columns_read(table))
+        ready = getattr(table, "format", {}).get("type") in ("numpy", "torch")
+        self._table = table if ready else table.with_format("numpy", columns=list(self.names))
         features = getattr(table, "features", None) or {}
         self._dtypes = {name: _declared_dtype(features.get(name)) for name in self.names}
 

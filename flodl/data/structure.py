@@ -97,6 +97,28 @@ def samples_in(batch: Any, otherwise: int | None = None) -> int:
     return next((int(tensor.size(0)) for tensor in tensors if tensor.dim()), 1)
 
 
+def changed_rows(value: Any, samples: int, change: Change) -> Any:
+    """Return a structure with everything changed that has one entry per sample.
+
+    These are tensors whose dimension 0 runs over the samples, and lists of texts, such as names.
+
+    Args:
+        value: The structure.
+        samples: Number of samples.
+        change: Called with each tensor, and each list or tuple of texts, of that length.
+    """
+
+    def one(part: Any) -> object:
+        has_rows = not isinstance(part, Tensor) or part.dim() > 0
+        return change(part) if has_rows and len(part) == samples else part
+
+    return changed(value, one, lambda part: isinstance(part, Tensor) or _is_texts(part))
+
+
+def _is_texts(value: Any) -> bool:
+    return type(value) in (list, tuple) and all(isinstance(one, str) for one in value)
+
+
 def _leaves(value: Any, seen: set[int]) -> Iterator[object]:
     if isinstance(value, Tensor):
         yield value

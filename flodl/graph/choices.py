@@ -245,9 +245,9 @@ class SwitchNode(_Routed):
             return self._one_of(indices, choice.reshape(()), x)
         outputs: list[Tensor] = []
         for index in indices:
-            first = outputs[0] if outputs else None
-            output = checked_rows(self._run(index, x), len(x), first, self.node_id, index)
-            outputs.append(output)
+            first, output = outputs[0] if outputs else None, self._run(index, x)
+            # len(x) would fix the number of rows of an exported program.
+            outputs.append(checked_rows(output, x.shape[0], first, self.node_id, index))
         return select_rows(outputs, choice)
 
     def _one_of(self, indices: Sequence[int], choice: Tensor, x: Tensor) -> Tensor:

@@ -230,7 +230,7 @@ def load_part(
     around = _graphs_around(root, path)
     owner = next((graph for graph in around if _is_of(header, graph)), None)
     if owner is not None:
-        return _load_from(owner, child, file, on_shape_mismatch)
+        return _load_from(owner, child, file, header, on_shape_mismatch)
     if stored and on_shape_mismatch == "error":
         raise ArchitectureMismatch(
             f"checkpoint {os.fspath(file)} was saved from another architecture: its structural "
@@ -243,7 +243,7 @@ def load_part(
     if not own & held:
         for graph in around:
             if held & _names_in(graph, child).keys():
-                return _load_from(graph, child, file, on_shape_mismatch)
+                return _load_from(graph, child, file, header, on_shape_mismatch)
     return child.load_checkpoint(file, on_shape_mismatch=on_shape_mismatch)
 
 
@@ -260,9 +260,14 @@ def _graphs_around(root: Graph, path: str) -> list[Graph]:
     return [*between, root]
 
 
+def _prefix_in(owner: Graph, child: Graph) -> str:
+    prefix: str = next(name for name, module in owner.named_modules() if module is child)
+    return prefix
+
+
 def _names_in(owner: Graph, child: Graph) -> dict[str, str]:
     """Map the names of a child's tensors in a file of ``owner`` to their names in the child."""
-    prefix = next(name for name, module in owner.named_modules() if module is child)
+    prefix = _prefix_in(owner, child)
     tensors = (*child.named_parameters(), *persistent_buffers(child))
     return {qualify(f"{prefix}.{name}"): qualify(name) for name, _ in tensors}
 
@@ -277,20 +282,23 @@ def _load_from(
     owner: Graph,
     child: Graph,
     file: str | os.PathLike[str],
+    header: Header,
     on_shape_mismatch: OnShapeMismatch,
 ) -> LoadReport:
     reshard(child)
-    names, extra = _names_in(owner, child), _extras_in(owner, child)
-    outer = {own: name for name, own in names.items()}
-    own_paths = {id(module): path for path, module in extra_modules(child).items()}
-    names |= {extra_name(p): extra_name(own_paths[id(module)]) for p, module in extra.items()}
-    report = load_checkpoint_file(
-        file,
-        [(outer[qualify(name)], parameter) for name, parameter in child.named_parameters()],
-        [(outer[qualify(name)], buffer) for name, buffer in persistent_buffers(child)],
-        on_shape_mismatch=on_shape_mismatch,
-        extra_modules=extra,
-    )
+    skips, prefix = on_shape_mismatch == "skip", _prefix_in(owner, child)
+    with nullcontext() if skips else sized_as_stored(child, header, prefix=prefix):
+        names, extra = _names_in(owner, child), _extras_in(owner, child)
+        outer = {own: name for name, own in names.items()}
+        own_paths = {id(module): path for path, module in extra_modules(child).items()}
+        names |= {extra_name(p): extra_name(own_paths[id(m)]) for p, m in extra.items()}
+        report = load_checkpoint_file(
+            file,
+            [(outer[qualify(name)], parameter) for name, parameter in child.named_parameters()],
+            [(outer[qualify(name)], buffer) for name, buffer in persistent_buffers(child)],
+            on_shape_mismatch=on_shape_mismatch,
+            extra_modules=extra,
+        )
     return LoadReport(
         loaded=[names[name] for name in report.loaded],
         skipped=[names[name] for name in report.skipped if name in names],

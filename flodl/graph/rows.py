@@ -81,7 +81,8 @@ def _one_by_one(
         output = checked_rows(run(index, x.index_select(0, rows)), len(rows), total, node_id, index)
         if total is None:
             total = output.new_empty((count, *output.shape[1:]))
-        total.index_copy_(0, places, output)
+        wide = torch.promote_types(total.dtype, output.dtype)  # they may differ under autocast
+        total = total.to(wide).index_copy_(0, places, output.to(wide))
     return cast("Tensor", total)
 
 

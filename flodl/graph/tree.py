@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from flodl.checkpoint import LoadReport
 from flodl.checkpoint.names import qualify
@@ -302,12 +303,11 @@ def _below(graph: Graph, indent: str) -> list[str]:
 
 
 def _line(graph: Graph) -> str:
-    elements = sum(parameter.numel() for parameter in graph.parameters())
     nodes = len(graph.topology.nodes)
     tags = "".join(f" #{tag}" for tag in graph.topology.tagged_nodes)
     return (
         f"{graph.label or '(unlabelled)'}: {nodes} node{'s' * (nodes != 1)}, "
-        f"{elements:,} parameters{tags}"
+        f"{elements_of(graph.parameters()):,} parameters{tags}"
     )
 
 
@@ -316,9 +316,9 @@ def param_summary(graph: Graph) -> str:
     rows = [("", "tensors", "elements", "share", "")]
     owned = _parameters_by_owner(graph)
     everything = [parameter for parameters in owned.values() for parameter in parameters]
-    total = _elements(everything)
+    total = elements_of(everything)
     for owner, parameters in owned.items():
-        elements = _elements(parameters)
+        elements = elements_of(parameters)
         share = 100 * elements / total if total else 0.0
         rows.append(
             (owner, str(len(parameters)), f"{elements:,}", f"{share:.1f}%", _status(parameters))
@@ -345,8 +345,9 @@ def _parameters_by_owner(graph: Graph) -> dict[str, list[nn.Parameter]]:
     return {**owned, "(own)": own}
 
 
-def _elements(parameters: list[nn.Parameter]) -> int:
-    return sum(parameter.numel() for parameter in parameters)
+def elements_of(parameters: Iterable[nn.Parameter]) -> int:
+    """Count the values of parameters; those of a lazy module have none before its first call."""
+    return sum(parameter.numel() for parameter in parameters if not is_lazy(parameter))
 
 
 def _status(parameters: list[nn.Parameter]) -> str:

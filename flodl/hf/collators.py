@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +24,8 @@ def default_data_collator(
 ) -> dict[str, Tensor]:
     """Stack rows of equal lengths; ``label`` and ``label_ids`` become ``labels``.
 
-    Values that are texts or None are left out. The first row says which values there are.
+    Values that are texts or None are left out. The first row says which values there are, and
+    whether labels are classes (int64) or other numbers (float32).
 
     Args:
         features: One mapping per row.
@@ -41,14 +43,26 @@ def default_data_collator(
     for name, first in features[0].items():
         if first is None or isinstance(first, str):
             continue
-        values = [torch.as_tensor(row[name]) for row in features]
+        labels = name in ("label", "label_ids")
+        dtype = _type_of_labels(name, first) if labels else None
+        values = [torch.as_tensor(row[name], dtype=dtype) for row in features]
         if len({value.shape for value in values}) > 1:
             raise ValueError(
                 f"rows have different lengths of {name!r}: pad them with "
                 "DataCollatorWithPadding(tokenizer)"
             )
-        batch["labels" if name in ("label", "label_ids") else name] = torch.stack(values)
+        batch["labels" if labels else name] = torch.stack(values)
     return batch
+
+
+def _type_of_labels(name: str, first: Any) -> torch.dtype | None:
+    """The type of labels, by the first: that of classes if it is a whole number."""
+    if name == "label_ids":
+        if isinstance(first, Tensor):
+            return None
+        first = first[0]
+    one = first.item() if isinstance(first, Tensor) and not first.dim() else first
+    return torch.int64 if isinstance(one, int | np.integer) else torch.float32
 
 
 @dataclass

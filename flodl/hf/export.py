@@ -11,13 +11,14 @@ import torch
 from fdl.base.files import put as put_file
 from flodl.checkpoint import checkpoint_metadata
 from flodl.checkpoint.files import config_sidecar, read_file_header
-from flodl.errors import FlodlError
+from flodl.errors import FlodlError, StateError
 from flodl.graph import Graph
 from flodl.hf.build import build
 from flodl.hf.config import json_text
 from flodl.hf.errors import CheckpointMismatchError, ConfigError, first_of
 from flodl.hf.families import AutoConfig, DebertaV2Config, EncoderConfig
 from flodl.hf.head_kind import HeadKind, named_head
+from flodl.hf.lora import PARTS, adapted_layers
 from flodl.hf.opening import open_model, with_head
 from flodl.hf.sentence_settings import COMPANIONS, companions_of
 from flodl.hf.source import (
@@ -133,10 +134,16 @@ def save_model(
         The files written, by their names in the directory.
 
     Raises:
-        FlodlError: The directory holds a model already.
+        FlodlError: The directory holds a model already, or layers have adapters that are not
+            merged.
         OSError: The system refused.
         ValueError: ``max_shard_size`` is not a size.
     """
+    if adapted_layers(graph):
+        raise StateError(
+            "the model has adapters, which would be lost where it is opened: call merge_lora "
+            "before, or write them alone with save_lora"
+        )
     if not force:
         _refuse_to_replace(out, "force=True replaces them, or name another directory")
     text = _without_source(config).to_json_string()
@@ -223,11 +230,16 @@ def load_trained(checkpoint: Path, config_json: str, origin: str) -> tuple[Graph
 
     Raises:
         ConfigError: The configuration does not describe a model.
-        CheckpointError: The file is not a checkpoint, or not one of this model.
+        CheckpointError: The file is not a checkpoint, not one of this model, or it holds adapters.
     """
     config = _without_source(AutoConfig.from_json_str(config_json, origin=origin))
     entries = read_file_header(checkpoint).model_entries
     stored = {entry.name.replace("/", "."): entry for entry in entries}
+    if any(key.endswith(PARTS) for key in stored):
+        raise CheckpointMismatchError(
+            f"{checkpoint} holds adapters, which the export would leave out: load it into a model "
+            "with the same add_lora, call merge_lora, and save that model with save_pretrained"
+        )
     config = with_head(config, named_head(config), stored)
     graph = build(config, pooler=keys_have_pooler(stored), device="cpu")
     for slot in slots_of(graph):

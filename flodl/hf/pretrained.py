@@ -464,7 +464,8 @@ class PretrainedModel(nn.Module):
             The files written, by their names in the directory.
 
         Raises:
-            FlodlError: The directory holds a model already.
+            FlodlError: The directory holds a model already, or layers have adapters that are not
+                merged.
             OSError: The system refused.
             TypeError: There is no such argument.
             ValueError: ``max_shard_size`` is not a size, or an argument asks for something else.

@@ -214,22 +214,26 @@ class SentenceTransformer:
     def encode_query(
         self, sentences: str | Sequence[str], **options: Unpack[EncodingOptions]
     ) -> Any:
-        """Like :meth:`encode`, with the prompt called ``query`` if the model has one."""
+        """Like :meth:`encode`, with the prompt called ``query``; without one, with no prompt."""
         return self._prompted(sentences, options, "query")
 
     def encode_document(
         self, sentences: str | Sequence[str], **options: Unpack[EncodingOptions]
     ) -> Any:
-        """Like :meth:`encode`, with the prompt ``document``, ``passage`` or ``corpus``, if any."""
+        """Like :meth:`encode`, with the prompt ``document``, ``passage`` or ``corpus``.
+
+        Without one of these, with no prompt.
+        """
         return self._prompted(sentences, options, "document", "passage", "corpus")
 
     def _prompted(
         self, sentences: str | Sequence[str], options: EncodingOptions, *names: str
     ) -> Any:
-        known = next((name for name in names if name in self.settings.prompts), None)
-        asked: EncodingOptions = {"prompt_name": known}
-        asked.update(options)
-        return self.encode(sentences, **asked)
+        if options.get("prompt") is None and options.get("prompt_name") is None:
+            prompts = self.settings.prompts
+            # The default prompt is for one kind of text, perhaps for the other one.
+            options["prompt"] = next((prompts[name] for name in names if name in prompts), "")
+        return self.encode(sentences, **options)
 
     def save_pretrained(
         self, path: str | os.PathLike[str], *, force: bool = False
@@ -241,7 +245,8 @@ class SentenceTransformer:
             force: Replace an existing model, with its tokenizer.
 
         Raises:
-            FlodlError: The folder holds a model already.
+            FlodlError: The folder holds a model already, or layers have adapters that are not
+                merged.
             ValueError: The pooling cannot be saved.
             OSError: The system refused.
         """

@@ -30,6 +30,8 @@ from flodl.hf.model_call import word_table_of
 def extract(graph: Graph, path: str) -> Graph:
     """Copy a part of a model into a separate graph; the model stays as it is.
 
+    What is frozen is frozen in the copy.
+
     - The encoder of a model with a head becomes a model without a head. It ends at
       ``last_hidden_state [B, S, H]`` and has its own configuration.
     - Layers of an encoder become ``graph(hidden_states [B, S, H], attention_mask=None)``,
@@ -112,7 +114,7 @@ def resize_vocab(graph: Graph, size: int, *, seed: int = 0) -> None:
     """Change the size of the vocabulary: the word table and the decoder of a masked-language head.
 
     The first rows stay. New rows are drawn from Normal(0, ``initializer_range``), new biases are
-    zero. Tied parameters stay tied.
+    zero. Tied parameters stay tied. Parameters that have this size already stay the same objects.
 
     Args:
         graph: A model, with or without a head.
@@ -137,6 +139,8 @@ def resize_vocab(graph: Graph, size: int, *, seed: int = 0) -> None:
     generator = torch.Generator().manual_seed(seed)
     resized: dict[Tensor, nn.Parameter] = {}
     for owner, name, parameter in list(_sized_by_words(graph, config, words)):
+        if len(parameter) == size:
+            continue  # an optimizer may hold it
         if parameter not in resized:
             values = _resized(parameter, size, spread if parameter.dim() > 1 else 0.0, generator)
             resized[parameter] = nn.Parameter(values, requires_grad=parameter.requires_grad)
@@ -171,6 +175,8 @@ def _encoder_of(graph: Graph, part: Graph) -> Graph:
             "merge adapters, and put replaced modules back"
         )
     model.load_state_dict(state, assign=True)
+    for name, parameter in part.named_parameters():
+        model.get_parameter(name).requires_grad_(parameter.requires_grad)
     model.set_source_config(config.to_json_string())
     return model.train(part.training)
 

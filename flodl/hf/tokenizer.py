@@ -240,7 +240,10 @@ class PreTrainedTokenizerFast(Vocabulary):
         return BatchEncoding(single, rows)
 
     def tokenize(
-        self, text: str, pair: str | None = None, **options: Unpack[CallOptions]
+        self,
+        text: str | Sequence[str],
+        pair: str | Sequence[str] | None = None,
+        **options: Unpack[CallOptions],
     ) -> list[str]:
         """The tokens of a text, or of a pair of texts, without special tokens unless asked for."""
         settled: CallOptions = {"add_special_tokens": False, **options}
@@ -285,15 +288,21 @@ class PreTrainedTokenizerFast(Vocabulary):
         return padded(encoded_inputs, shape, self, return_tensors, return_attention_mask)
 
     def encode(
-        self, text: str, text_pair: str | None = None, **options: Unpack[CallOptions]
+        self,
+        text: str | Sequence[str],
+        text_pair: str | Sequence[str] | None = None,
+        **options: Unpack[CallOptions],
     ) -> Any:
         """The ids of one text, or of one pair of texts, with the options of a call.
 
         Raises:
-            TypeError: It is not one text.
+            TypeError: It is not one text: a str, or with ``is_split_into_words=True`` its words.
             ValueError: As for a call.
         """
-        if not isinstance(text, str):
+        words = (
+            text if options.get("is_split_into_words") and isinstance(text, (list, tuple)) else ()
+        )
+        if not isinstance(text, str) and not (words and isinstance(words[0], str)):
             raise TypeError(
                 "encode() takes one text: for many, call tokenizer(texts, padding=True, "
                 'return_tensors="pt")'

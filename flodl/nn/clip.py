@@ -78,7 +78,8 @@ def clip_grad_value(
         _check_unscaled("clip_grad_value")
     listed = _listed(params)
     with torch.no_grad():
-        grads = [param.grad for param in listed if param.grad is not None]
+        # The largest of no values is not defined.
+        grads = [p.grad for p in listed if p.grad is not None and p.grad.numel()]
         largest = torch.nn.utils.get_total_norm(grads, norm_type=math.inf)
     if grads:  # torch's function cannot handle an empty list
         torch.nn.utils.clip_grad_value_(listed, max_value)

@@ -14,7 +14,7 @@ from flodl.errors import DivergedError
 from flodl.nn.modes import evaluating
 from flodl.nn.optim import set_rate
 from flodl.ranks.launch.interrupt import Terminated
-from flodl.train.metrics import record_scalar
+from flodl.train.metrics import RecordedValues, record_scalar, recording_into
 from flodl.train.step.learning_rate import scale_rates
 
 if TYPE_CHECKING:
@@ -299,7 +299,8 @@ def evaluate(
         TypeError: It did not return a mapping of numbers.
     """
     try:
-        with evaluating(model), torch.no_grad(), averaged:
+        # It may call train_fn, and what that records belongs to no step.
+        with evaluating(model), torch.no_grad(), averaged, recording_into(RecordedValues()):
             values = eval_fn(model)
             if not isinstance(values, Mapping):
                 raise TypeError(

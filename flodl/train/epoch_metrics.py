@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from flodl.monitor import EpochMetrics
 from flodl.monitor.records import RankMetrics
-from flodl.train.metrics import ScalarLog, StepCounter, Sums, merged, reduced
+from flodl.train.metrics import ScalarLog, StepCounter, Sums, merged, outside_of_step, reduced
 from flodl.train.step.step_values import LossLog
 
 if TYPE_CHECKING:
@@ -141,14 +141,20 @@ class EpochLogs:
         self.load(states)
 
     def add(self, name: str, value: float | Tensor, reduce: Reduction = "mean") -> None:
-        """Add one value of :func:`flodl.record_scalar`."""
-        assert self.current is not None  # noqa: S101 - values come from batches
+        """Add one value of :func:`flodl.record_scalar`.
+
+        Raises:
+            StateError: No step of an epoch is running.
+        """
+        if self.current is None:
+            raise outside_of_step(name)
         self.current.scalars.add(name, value, reduce)
 
     def take(self, epoch: int) -> tuple[EpochLog, float]:
         """Remove the log of a complete epoch; return it and the duration of the epoch in ms."""
         log = self.of(epoch)
         del self._open[epoch]
+        self.current = None
         return log, (time.monotonic() - self._began_at) * 1000
 
     @property

@@ -119,8 +119,7 @@ class InOrder:
         engine, due, model, skips = steps.engine, steps.due, steps.parts.model, feed.skips
         losses, done, batches = steps.logs.of(feed.epoch).losses, feed.done, feed.rest
         accumulate, lap, clock = steps.plan.accumulate, steps.ledger.lap, time.perf_counter
-        waiting, scaler = Account.DATA, engine.settings.scaler
-        schedule, gradient = steps.parts.torch_schedule, steps.gradient
+        waiting, schedule, gradient = Account.DATA, steps.parts.torch_schedule, steps.gradient
         trace, first_batch = steps.trace, steps.first_batch
         parts = 1
         for batch in batches:
@@ -155,8 +154,8 @@ class InOrder:
                 where = f"in epoch {feed.epoch}, step {done - 1} (both counted from 0)"
                 error.add_note(where)
                 raise
-            if schedule is not None and (scaler is None or scaler.stepped):
-                schedule.end_step()
+            if schedule is not None:
+                steps.step_scheduler()
             if clock() >= due.next_time or engine.global_step >= due.next_step:
                 feed.done = done
                 return
@@ -179,8 +178,7 @@ class InOrder:
             self._steps.engine.follow()
         except NoBatchLeft:
             return False
-        if (schedule := self._steps.parts.torch_schedule) is not None:
-            schedule.end_step()
+        self._steps.step_scheduler()
         return True
 
     def _between(self) -> None:
@@ -190,7 +188,7 @@ class InOrder:
         run.step, due = feed.done, feed.checkpoint_due(step)
         # Before anyone sees the losses, and before a checkpoint holds what they have caused.
         self._guarding.look(certain=due)
-        run.loss = log.losses.latest
+        steps.tell_loss(log)
         steps.notify(log)
         if steps.due.is_over(step):  # on all peers: they take every step together
             stops.agree([run.stopped])
@@ -217,7 +215,7 @@ class InOrder:
             scaler.tell_skipped(feed.epoch, optimizer_steps(feed.done, steps.plan.accumulate))
         log.losses.check()
         run.step, run.global_step = feed.done, steps.engine.global_step
-        run.loss = log.losses.latest
+        steps.tell_loss(log)
         self._require_finite()
         log.batches, log.samples = feed.done, parts.batches.samples_in(feed.done)
         if (left_out := self._guarding.left_out) is not None:

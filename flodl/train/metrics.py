@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, final
@@ -60,7 +61,8 @@ def record_scalar(name: str, value: float | Tensor, reduce: Reduction = "mean") 
 
     A tensor on a GPU stays there and is read when the epoch ends, so no step waits for it. It works
     inside a training function that torch.compile traces. Several ranks report the values of all of
-    them as one, as one process on the same batches would.
+    them as one, as one process on the same batches would. In a call from ``eval_fn`` it does
+    nothing.
 
     Args:
         name: Name of the metric.
@@ -78,11 +80,17 @@ def record_scalar(name: str, value: float | Tensor, reduce: Reduction = "mean") 
         return
     log = _here.log
     if log is None:
-        raise StateError(
-            f"record_scalar({name!r}) outside of a training step: call it inside the train_fn "
-            "given to Trainer.builder (with a loop of your own, use your own list)"
-        )
+        raise outside_of_step(name)
     log.add(name, value, reduce)
+
+
+def outside_of_step(name: str) -> StateError:
+    """Return the error for a value that belongs to no step."""
+    return StateError(
+        f"record_scalar({name!r}) outside of a training step: call it inside the train_fn given to "
+        "Trainer.builder, and run.log(…) of a callback in on_step_end (with a loop of your own, "
+        "use your own list)"
+    )
 
 
 @contextmanager
@@ -159,9 +167,8 @@ class _Scalar:
             for value in self.values:  # one by one: a resumed epoch gives the same sum to the bit
                 total += value
         elif self.values:
-            newest = {"max": max(self.values), "min": min(self.values), "last": self.values[-1]}
-            known: Sums = [total, self.count, self.reduce]
-            total = float(merged(known, [newest[self.reduce], count, self.reduce])[0])
+            known = [total] if self.count else []
+            total = _one_of(self.reduce, [*known, *self.values])
         return [total, count] if self.reduce == "mean" else [total, count, self.reduce]
 
     def settle(self) -> None:
@@ -266,7 +273,19 @@ def merged(one: Sums, other: Sums) -> list[float | str]:
     first, second, count = float(one[0]), float(other[0]), int(one[1]) + int(other[1])
     if how in ("mean", "sum"):
         return [first + second, count, *one[2:]]
-    return [{"max": max, "min": min}[how](first, second) if how != "last" else second, count, how]
+    return [_one_of(how, [first, second]), count, how]
+
+
+def _one_of(how: Reduction, values: Sequence[float]) -> float:
+    """Return the largest, the smallest or the last value; the first two are nan if one value is.
+
+    So the result does not depend on when values were added up, as that of Python's ``max`` would.
+    """
+    if how == "last":
+        return values[-1]
+    if any(map(math.isnan, values)):
+        return math.nan
+    return max(values) if how == "max" else min(values)
 
 
 @final

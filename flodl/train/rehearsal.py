@@ -208,6 +208,7 @@ def rehearse(
 
 def _shortened(plan: TrainingPlan, largest: Largest) -> TrainingPlan:
     """The plan of one epoch over the largest batches that reports to nobody."""
+    micro = plan.distributed.micro_batch
     return replace(
         plan,
         dataset=largest.dataset,
@@ -225,7 +226,7 @@ def _shortened(plan: TrainingPlan, largest: Largest) -> TrainingPlan:
         record_timeline=False,
         progress=False,
         cache=False,
-        distributed=DdpRunConfig(),
+        distributed=DdpRunConfig(micro_batch=micro if isinstance(micro, int) else None),
     )
 
 

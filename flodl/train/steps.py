@@ -151,7 +151,7 @@ class Steps:
         self.engine.follow()
         if (trace := self.trace) is not None:
             trace.steps += 1
-        self.notify(self.logs.current)
+        self.notify(self.logs.of(position // self.parts.loader.num_batches))
 
     def _reach(self, position: int) -> None:
         """Set the learning rate for a position; it is the same on every rank."""
@@ -182,7 +182,7 @@ class Steps:
 
     # --- Between two steps -----------------------------------------------------------------------
 
-    def notify(self, log: EpochLog | None) -> None:
+    def notify(self, log: EpochLog) -> None:
         """Call the hooks after an optimizer step; end a training that was to take no more."""
         run = self.run
         if self.after_first is not None:
@@ -192,11 +192,21 @@ class Steps:
         run.global_step = self.engine.global_step
         if self.hooks.watches_steps:
             self.engine.present()
-            if log is not None:
-                run.loss = log.losses.latest
+            self.tell_loss(log)
             self.hooks.call("on_step_end", run)
         if self.due.is_over(self.engine.global_step):
             self.run.stop(f"only {self.engine.global_step} steps were asked for")
+
+    def step_scheduler(self) -> None:
+        """Step the scheduler of torch after a step, unless a gradient scaler has left that out."""
+        scaler, schedule = self.engine.settings.scaler, self.parts.torch_schedule
+        if schedule is not None and (scaler is None or scaler.stepped):
+            schedule.end_step()
+
+    def tell_loss(self, log: EpochLog) -> None:
+        """Let callbacks see the newest loss; a device may not have computed one of this epoch."""
+        if (latest := log.losses.latest) is not None:
+            self.run.loss = latest
 
     def take_over(self, plan: TrainingPlan, group: Group, steering: Steering) -> None:
         """Record and show the steps of this process from now on, as another one has done.
@@ -318,7 +328,3 @@ class DueTimes:
     def is_over(self, global_step: int) -> bool:
         """Whether this optimizer step is the last one."""
         return self._last_step is not None and global_step >= self._last_step
-
-    def checkpoint_due(self, global_step: int) -> bool:
-        """Whether a checkpoint is due after this optimizer step."""
-        return self._checkpoint_steps is not None and global_step % self._checkpoint_steps == 0

@@ -33,18 +33,15 @@ def test_packets_that_would_wait_too_long_are_lost() -> None:
 
 ECHO = """
 import socket, sys
-connection, _ = socket.create_server((sys.argv[1], 5555)).accept()
+server = socket.create_server((sys.argv[1], 5555))
+print("ready", flush=True)
+connection, _ = server.accept()
 while taken := connection.recv(1 << 20):
     connection.sendall(taken)
 """
 ASK = """
 import socket, sys, time
-for attempt in range(100):
-    try:
-        connection = socket.create_connection((sys.argv[1], 5555))
-        break
-    except ConnectionRefusedError:
-        time.sleep(0.05)
+connection = socket.create_connection((sys.argv[1], 5555))
 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 began = time.monotonic()
 for _ in range(5):
@@ -60,9 +57,11 @@ def test_two_hosts_talk_over_it_and_wait_for_the_way_there_and_back() -> None:
     with two_hosts() as hosts, long_cable(hosts, bits_per_s=1e8, round_trip_s=0.04):
         far = hosts[1]
         words = [*far.within, sys.executable, "-c", ECHO, far.address]
-        with subprocess.Popen(words) as echo:
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as echo:
             ask = [*hosts[0].within, sys.executable, "-c", ASK, far.address]
             try:
+                assert echo.stdout is not None
+                assert echo.stdout.readline() == "ready\n"
                 said = subprocess.run(ask, capture_output=True, text=True, timeout=60, check=True)
             finally:
                 echo.kill()

@@ -6,12 +6,14 @@ import pytest
 
 from benchmarks.measure import NOT_YET
 from benchmarks.shared_machine import (
+    AS_IT_COMES,
     OF_BEST,
     OURS,
     WAYS,
     Taken,
     compared,
     measured,
+    pairs_table,
     trainings_table,
 )
 from benchmarks.shared_machine_subject import DEFAULT
@@ -46,6 +48,13 @@ def test_every_way_has_a_figure_or_says_that_it_was_not_measured():
     del times[DEFAULT]
     # Its seconds, its ratio and its verdict.
     assert trainings_table({"digits": {"alone": times}}).count(NOT_YET) == 3
+
+
+def test_many_rounds_of_two_ways_show_how_far_each_varies():
+    ways = {AS_IT_COMES: rounds(2, 4, 6), DEFAULT: rounds(3, 4, 5)}
+    row = pairs_table({"digits": {"two busy": ways}}).splitlines()[-1]
+    cells = "digits | two busy | 3 | 4.00 (2.0 … 6.0) | 4.00 (3.0 … 5.0) | 1.00 (0.83 … 1.50)"
+    assert row == f"| {cells} | 1.15 PASS |"
 
 
 @pytest.mark.slow

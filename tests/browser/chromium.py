@@ -71,6 +71,7 @@ class Browser:
         ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def close(self) -> None:
         """End the browser with all its processes."""
@@ -100,8 +101,11 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self._events.clear()
-        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
-        while not any(event["method"] == "Page.loadEventFired" for event in self._events):
+        url = page if isinstance(page, str) else page.as_uri()
+        # The page before may just be loaded, too.
+        loader = self.call("Page.navigate", url=url)["loaderId"]
+        loaded = {"loaderId": loader, "name": "load"}
+        while not any(loaded.items() <= event["params"].items() for event in self._events):
             self._receive()
         self.settle()
         typed.opened(self._seen)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flodl.monitor import Monitor
+from tests.waiting import wait_for
 
 from .test_report import texts
 
@@ -62,30 +63,30 @@ def test_buttons_ask_the_training_and_show_what_it_answers(
     browser.wait_for("document.querySelectorAll('#acts option').length === 2")
     assert texts(browser, "#acts button") == ["Pause", "Save a checkpoint", "Stop", "Set", "Set"]
     browser.evaluate("page.acts.pause.click()")
-    until(browser, training, {"flodl": 1, "act": "pause"})
+    until(training, {"flodl": 1, "act": "pause"})
     assert texts(browser, ".act-answer") == ["Waiting for the end of a step …"]
     training.answer(ok=True, text="paused after step 7")
     monitor.live_page.acts({"paused": True})  # type: ignore[union-attr]
     browser.wait_for("document.querySelector('.act-answer').textContent === 'paused after step 7'")
-    assert texts(browser, "#acts button")[0] == "Continue"
+    browser.wait_for("page.acts.pause.textContent === 'Continue'")
 
     browser.evaluate("page.acts.rate.input.focus()")
     browser.evaluate("page.acts.rate.input.value = '-1'")
     browser.press("Enter")
-    until(browser, training, {"flodl": 1, "act": "lr", "value": "-1"})
+    until(training, {"flodl": 1, "act": "lr", "value": "-1"})
     training.answer(ok=False, error="lr='-1': <script>document.title = 'run'</script>")
     browser.wait_for("document.querySelector('.act-answer.bad-value')")
     assert browser.evaluate("document.title") != "run"
 
     browser.evaluate("page.acts.setting.input.value = '2'")
     browser.evaluate("page.acts.setting.form.requestSubmit()")
-    until(browser, training, {"flodl": 1, "act": "set", "key": "beta", "value": "2"})
+    until(training, {"flodl": 1, "act": "set", "key": "beta", "value": "2"})
 
     browser.evaluate("page.acts.stop.click()")
     assert texts(browser, "#acts button")[2] == "Stop this training?"
     assert training.asked[-1]["act"] == "set", "one click does not stop a training"
     browser.evaluate("page.acts.stop.click()")
-    until(browser, training, {"flodl": 1, "act": "stop"})
+    until(training, {"flodl": 1, "act": "stop"})
     monitor.live_page.acts({"stopping": True})  # type: ignore[union-attr]
     browser.wait_for("page.acts.pause.disabled")
     names = "[...document.querySelectorAll('#acts button, #acts input, #acts select')]"
@@ -100,13 +101,9 @@ def test_buttons_ask_the_training_and_show_what_it_answers(
     assert browser.console == []
 
 
-def until(browser: Any, training: Training, wish: Mapping[str, Any]) -> None:
+def until(training: Training, wish: Mapping[str, Any]) -> None:
     """Wait until the browser's request has arrived."""
-    for _ in range(200):
-        if training.asked and training.asked[-1] == wish:
-            return
-        browser.evaluate("new Promise(done => setTimeout(done, 20))")
-    pytest.fail(f"the training was not asked for {wish}, but for {training.asked}")
+    wait_for(lambda: training.asked[-1:] == [wish], what=f"the training was not asked for {wish}")
 
 
 def test_a_page_without_buttons_has_none(browser: Any) -> None:

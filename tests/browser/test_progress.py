@@ -51,8 +51,10 @@ def test_the_first_epoch_is_followed_step_by_step(browser, monitor):
     assert browser.evaluate(f"{bar}.getAttribute('aria-valuenow')") == "25", "of both epochs"
     spoken = browser.evaluate(f"{bar}.getAttribute('aria-valuetext')")
     assert spoken.startswith("Epoch 1 of 2, step 225 of 450, Speed 1.23k samples/s, Time left")
-    # The values of steps are read from another file than the progress.
+    # The values of steps are read from another file than the progress, and tiles follow later.
     browser.wait_for("document.querySelector('.tile').textContent.startsWith('loss')")
+    tile = "[...document.querySelectorAll('.tile h3')].map(one => one.textContent)"
+    browser.wait_for(f"{tile}.includes('Throughput')")
     tiles = texts(browser, ".tile")
     assert tiles[0] == "loss1.5000at step 1", "no epoch has a value yet"
     assert "Throughput1.23k samples/sin this epoch" in tiles
@@ -92,6 +94,7 @@ def test_after_the_program_is_gone_its_last_state_stays(browser, monitor):
     assert texts(browser, "#status") == ["Not reachable"]
     assert browser.evaluate("document.getElementById('notice').getAttribute('role')") == "alert"
     assert texts(browser, f"{STRIP} strong") == ["Epoch 1 of 2, step 9 of 10"]
+    browser.wait_for("document.querySelectorAll('#epochs tbody tr').length === 1")
     assert texts(browser, "#epochs tbody tr")[0].startswith("10.5000")
 
 

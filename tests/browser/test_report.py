@@ -381,6 +381,7 @@ def test_a_drawing_cannot_run_scripts(browser, tmp_path):
     monitor.save_html(tmp_path / "report.html")
     monitor.finish()
     browser.open(tmp_path / "report.html")
+    browser.evaluate("document.querySelector('.drawing img').decode()")
     assert browser.evaluate("document.querySelector('.drawing img').naturalWidth") == 40
     assert browser.evaluate("window.stolen ?? null") is None
     assert all(url.startswith(("file:", "data:")) for url in browser.requests)

@@ -109,8 +109,12 @@ def test_a_zoom_fetches_points_and_the_keyboard_reads_them(served):
     spoken = served.evaluate(f"{CHART}.area.getAttribute('aria-valuetext')")
     assert spoken.startswith("step 1,09")
     assert ", loss 0." in spoken or ", loss 1." in spoken or ", loss 2." in spoken
+    value = "['min', 'now', 'max'].map(one => Number(%s.area.getAttribute(`aria-value${one}`)))"
+    low, now, high = served.evaluate(value % CHART)
+    assert 1000 <= low < now <= high <= 1100
     served.press("Escape")
     assert served.evaluate("page.focus.range") is None
+    assert served.evaluate(f"{CHART}.area.hasAttribute('aria-valuetext')") is False
     box = served.evaluate(f"(({{x, y}}) => [x, y])({CHART}.area.getBoundingClientRect())")
     served.drag(box[0] + 100, box[1] + 80, box[0] + 300, box[1] + 80)
     first, last = served.evaluate("page.focus.range")
@@ -243,10 +247,8 @@ def test_the_table_is_sorted_and_keeps_the_columns(served):
     assert values == sorted(values)
     choose(served, columns=["config.seed", "last:loss"])
     assert texts(served, ".runs thead button") == ["Run", "seed", "last loss"]
-    served.evaluate("new Promise(done => { onload = done; setTimeout(done, 50) })")
-    served.call("Page.reload")
-    served.wait_for("document.documentElement.dataset.ready")
-    served.wait_for(DRAWN)
+    served.evaluate("(window.isOld = true, location.reload())")
+    served.wait_for(f"!window.isOld && {DRAWN}")
     assert texts(served, ".runs thead button") == ["Run", "seed", "last loss"], "after a reload"
     csv = served.evaluate("page.table.csv()").splitlines()
     assert csv[0] == "Run,seed,last loss"
@@ -331,7 +333,7 @@ def test_a_run_that_trains_is_followed_without_loading_the_page_again(tmp_path, 
         (run / "run.json").write_text(json.dumps(record))
         browser.wait_for("page.runs.all.length === 3")
         browser.wait_for(f"{CHART}.complete && {CHART}.drawn.lines === 3")
-        assert texts(browser, "#status") == ["Up to date"]
+        browser.wait_for("document.getElementById('status').textContent === 'Up to date'")
     browser.wait_for("document.getElementById('status').textContent === 'Not connected'")
     assert browser.evaluate("window.sameDocument") is True
     assert browser.evaluate("page.runs.all.length") == 3, "the page keeps what it knows"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from fdl.manifest.discover import find
 from fdl.manifest.select.project import Project
-from fdl.run.hosts.machines import machines
+from fdl.run.hosts.machines import Machine, machines
+from tests.rows import each_row
 
 MANIFEST = """
 hosts:
@@ -46,6 +48,19 @@ def test_a_dry_run_copies_files_to_the_other_hosts_only(fdl: Any, project: Any) 
         f"rsync the tracked files to beta:{root}",
         f"ssh beta '{typed}'  # host 1: beta",
     ]
+
+
+@each_row(
+    ("folder", "typed"),
+    [
+        ("~/my project", "cd ~/'my project' && ~/'my env/bin/python' --version"),
+        ("/data/my project", "cd '/data/my project' && ~/'my env/bin/python' --version"),
+        ("project", "cd project && ~/'my env/bin/python' --version"),
+    ],
+)
+def test_a_path_of_a_host_is_one_word_and_may_begin_in_its_home(folder: str, typed: str) -> None:
+    machine = Machine("box", "box", folder, "~/my env/bin/python")
+    assert machine.runs("--version") == f"ssh box {shlex.quote(typed)}"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``fdl adopt``: a manifest beside a script that exists."""
+"""``fdl adopt``: a manifest for a script that exists."""
 
 import pytest
 
@@ -58,11 +58,23 @@ def test_what_is_no_script_is_refused(project, fdl, script):
     assert "is not a Python script\nhint: fdl adopt train.py" in done.err
 
 
+def test_a_script_below_runs_where_it_was_started_before(project, fdl):
+    root = project({"src/train.py": "print(open('data/x.txt').read())", "data/x.txt": "hi"})
+    done = fdl("adopt", "src/train.py")
+    assert done.out.startswith("Created fdl.yml for src/train.py ")
+    assert "  cd " not in done.out
+    assert "entry: python src/train.py" in (root / "fdl.yml").read_text().splitlines()
+    assert fdl("-q", "train").out == "hi\n"
+    again = fdl("adopt", "src/train.py")
+    assert again.exit == 1
+    assert "hint: name the program in it: `entry: python src/train.py`" in again.err
+
+
 def test_a_script_elsewhere_without_options_gets_its_manifest_beside_it(project, fdl):
-    root = project({"sub/why.py": "print('hi')\n"})
-    done = fdl("adopt", "sub/why.py")
+    root = project({"sub/why.py": "print('hi')\n", "here/notes.txt": ""})
+    done = fdl("adopt", "../sub/why.py", cwd="here")
     assert done.exit == 0, done.err
-    assert "Next:\n  cd sub\n  fdl why-script --help" in done.out
+    assert "Next:\n  cd ../sub\n  fdl why-script --help" in done.out
     assert "fdl found no options in why.py" in (root / "sub/fdl.yml").read_text()
     assert fdl("-q", "why-script", "plain", cwd="sub").out == "hi\n"
 

@@ -449,13 +449,13 @@ def test_a_signal_reaches_the_command_in_the_container_once(project, engine, nam
 
 
 def test_after_a_second_ctrl_c_the_container_is_mentioned(project, engine):
-    folder = project(
-        {"fdl.yml": "commands: {t: {run: 'trap \"\" INT; echo ready; sleep 5', docker: dev}}"}
-    )
+    waits = 'trap "" INT; echo ready; while [ ! -e over ]; do sleep 0.1; done'
+    folder = project({"fdl.yml": f"commands: {{t: {{run: '{waits}', docker: dev}}}}"})
     env = {"PATH": engine.path}
     with Terminal("t", cwd=folder, env=env, program=OUTSIDE) as terminal:
         terminal.read_until("ready")
         assert terminal.press_until_it_ends("\x03") == 130
+    (folder / "over").touch()
     assert "docker compose ps" in terminal.text
 
 

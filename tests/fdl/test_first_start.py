@@ -1,7 +1,6 @@
 """What fdl's start of several ranks says and does when the program fails."""
 
 import os
-import socket
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from fdl.plan import rank_launcher, torchrun
 from tests import fork_server
+from tests.ports import kept_port
 from tests.waiting import wait_for
 
 OPTIONS = ("--standalone", "--local-addr=127.0.0.1", "--max-restarts=1")
@@ -139,14 +139,14 @@ def test_a_program_that_fails_on_one_of_several_machines_ends_on_all(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM.format(does))
     python = fork_server.torch_program(os.environ)
     env = {**os.environ, "PYTHON_EXEC": python, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        place = f"127.0.0.1:{free.getsockname()[1]}"
-    options = ("--nproc-per-node=2", "--nnodes=2", "--max-restarts=1", "--rdzv-backend=c10d")
-    words = (torchrun.LAUNCHER, *options, f"--rdzv-endpoint={place}", "--rdzv-id=two", "--")
-    start = partial(fork_server.start, *words, "program.py", cwd=tmp_path, env=env, torch=True)
-    with start() as one, start() as other:
-        said = [one.communicate(timeout=60)[1], other.communicate(timeout=60)[1]]
-        codes = [one.wait(), other.wait()]
+    with kept_port() as port:
+        options = ("--nproc-per-node=2", "--nnodes=2", "--max-restarts=1", "--rdzv-backend=c10d")
+        meets = (f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=two", "--", "program.py")
+        words = (torchrun.LAUNCHER, *options, *meets)
+        start = partial(fork_server.start, *words, cwd=tmp_path, env=env, torch=True)
+        with start() as one, start() as other:
+            said = [one.communicate(timeout=60)[1], other.communicate(timeout=60)[1]]
+            codes = [one.wait(), other.wait()]
     assert sorted(codes) == [1, 5], said
     assert (tmp_path / "starts").read_text() == "xxxx"
     assert said[codes.index(5)].endswith("no data\n"), said

@@ -313,6 +313,19 @@ def test_a_folder_counts_with_every_file_below_it(project, fdl):
     assert told(fdl("t")) == ["t runs: src/a/.hidden is new"]
 
 
+def test_what_tools_write_does_not_count_where_a_pattern_matches_it(project, fdl):
+    names = ("src/*", "src/**", "src/*/*")
+    commands = ", ".join(
+        f"t{at}: {{run: 'true', inputs: '{name}'}}" for at, name in enumerate(names)
+    )
+    project({"fdl.yml": f"commands: {{{commands}}}", "src/a.py": "1\n", "src/b/c.py": "1\n"})
+    for at in range(len(names)):
+        assert fdl(f"t{at}").exit == 0
+    project({"src/__pycache__/a.pyc": "tools write this", "src/b/__pycache__/c.pyc": "and this"})
+    for at, name in enumerate(names):
+        assert " skipped: " in told(fdl(f"t{at}"))[0], name
+
+
 def test_what_a_command_writes_is_not_its_input(project, fdl):
     project(
         {"fdl.yml": "commands: {t: {run: date +%N > src/made, inputs: src, outputs: src/made}}",
@@ -389,11 +402,19 @@ def test_a_pattern_that_matches_nothing_has_a_place_and_a_suggestion(project, fd
     assert not (folder / "ran").exists()
 
 
+def test_arguments_that_a_needed_command_refuses_are_told_with_their_place(project, fdl):
+    project({"fdl.yml": "commands: {t: {run: 'true', needs: u x}, u: {run: 'true'}}"})
+    done = fdl("t")
+    assert done.exit == 1
+    assert done.err.startswith("error: fdl.yml:1:36: `fdl t` needs `u x`: arguments of `fdl u` go ")
+
+
 def test_an_output_that_was_not_written_is_a_warning_and_runs_again(project, fdl):
     project({"fdl.yml": "commands: {t: {run: 'true', inputs: fdl.yml, outputs: modle.pt}}"})
     done = fdl("t")
     assert done.exit == 0
     assert "warning: `fdl t` did not write its output `modle.pt`" in done.err
+    assert "fdl t runs: modle.pt is missing\n" in fdl("t").err
 
 
 def test_a_command_without_inputs_always_runs(project, fdl):

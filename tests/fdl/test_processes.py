@@ -175,7 +175,7 @@ def pids(folder):
 def test_a_second_ctrl_c_ends_a_child_that_ignores_the_first(project):
     folder = project(
         {"fdl.yml": "commands:\n  t:\n    run: |\n"
-                    f"      {STUBBORN} echo $$ > pids; exec sleep 60\n"}
+                    f"      echo $$ > pids; {STUBBORN} exec sleep 60\n"}
     )  # fmt: skip
     with Terminal("t", cwd=folder) as terminal:
         terminal.read_until("ready")
@@ -186,9 +186,10 @@ def test_a_second_ctrl_c_ends_a_child_that_ignores_the_first(project):
 
 def test_a_second_ctrl_c_leaves_no_grandchild_behind(project):
     script = "sleep 61 & echo $! >> pids; (sleep 62 & echo $! >> pids; sleep 63) & echo $! >> pids"
+    whole = "while [ $(wc -l < pids) -lt 3 ]; do sleep 0.01; done"
     folder = project(
         {"fdl.yml": "commands: {t: {run: sh family.sh}}",
-         "family.sh": f"trap '' INT; {script}; sleep 0.2; echo ready; wait; sleep 64\n"}
+         "family.sh": f"trap '' INT; {script}; {whole}; echo ready; wait; sleep 64\n"}
     )  # fmt: skip
     with Terminal("t", cwd=folder) as terminal:
         terminal.read_until("ready")

@@ -101,9 +101,13 @@ def test_metrics_are_read_from_files_and_patterns(adopted, fdl):
     assert fdl("more").exit == 0
     (run,) = adopted.glob("runs/more/*")
     assert read(run).metrics.rows == [(1, {"acc": 0.5}), (2, {"acc": 0.5})]
-    (run / "metrics.jsonl").write_text('{"epoch": 2, "val": 3}\n{"epoch": 3, "v')
+    lines = '{"epoch": 2, "val": 3, "improved": true}\n{"epoch": 3, "v'
+    (run / "metrics.jsonl").write_text(lines)
     (run / "metrics.csv").write_text("epoch,loss\n1,9\n2,8\n")
     assert read(run).metrics.rows == [(1, {"loss": 9}), (2, {"loss": 8, "val": 3})]
+    (run / "metrics.json").write_text('{"test": 7}')
+    assert read(run).metrics.rows[1:] == [(2, {"loss": 8, "val": 3, "test": 7})]
+    assert read(run).epochs == 2
     (adopted / "fdl.yml").write_text("entry: echo\nmetrics: {loss: {value: 'a ('}}\n")
     refused = fdl("big")
     assert "fdl.yml:2:25: `metrics.loss.value` is not a regular expression" in refused.err

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fdl.run.tree import alive, end
 from tests import fork_server
 from tests.fdl.terminal import PATIENCE
 from tests.waiting import wait_for
@@ -149,6 +150,16 @@ def test_a_leftover_that_ignores_the_signal_is_killed_after_the_grace(job):
     fdl.terminate()
     assert fdl.wait(PATIENCE) == 143
     assert not holds(fdl, "deaf")
+
+
+def test_what_is_killed_has_ended_when_fdl_goes_on():
+    # To give back its memory takes a process a moment.
+    program = "import time; held = bytearray(100_000_000); print(flush=True); time.sleep(600)"
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        end([process.pid], 0.0)
+        assert alive([process.pid]) == []
 
 
 def test_a_normal_exit_kills_nobody(job):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import select
 import termios
@@ -71,6 +72,8 @@ class Session:
         for stream in (slave, there, nowhere):
             os.close(stream)
         self.text = ""
+        # What is read may end within a character.
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         typed.note(words, None, env, lambda: (self._process.poll(), "\n".join(self.screen())))
 
     def __enter__(self) -> Session:
@@ -134,7 +137,7 @@ class Session:
             data = os.read(self._master, 1 << 16)
         except OSError:  # Linux: the program has closed the terminal
             return False
-        self.text += data.decode()
+        self.text += self._decoder.decode(data)
         return bool(data)
 
 

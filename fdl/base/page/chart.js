@@ -86,7 +86,7 @@ class Chart {
   drag = null;
   /** The height of the pointer; null for keys. */
   pointer = null;
-  /** What is pointed at, of what `found` gave; and what another panel points to. */
+  /** What is pointed at, of what `found` gave; and the run that another panel points to. */
   hit = null;
   pointed = null;
   draw = soon(() => this.redraw());
@@ -99,7 +99,7 @@ class Chart {
     this.overlay = element("canvas", { className: "overlay", "aria-hidden": "true", hidden: true });
     this.readout = element("div", { className: "readout", hidden: true, "aria-hidden": "true" });
     this.note = element("p", { className: "plot-note" });
-    const spoken = { role: "slider", "aria-orientation": "horizontal", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": 0 };
+    const spoken = { role: "slider", "aria-orientation": "horizontal", "aria-valuenow": 0 };
     this.area = element("div", { className: "plot", tabIndex: 0, ...spoken, ...attributes }, this.canvas, this.overlay, this.readout, this.note);
     this.area.plot = this;
     this.focus = focus;
@@ -204,6 +204,8 @@ class Chart {
   #draw({ low, high, first, last }, yTicks) {
     const { lines, logs: log } = this;
     const { axis } = this.focus;
+    const now = this.focus.owner === this ? this.focus.x : first;
+    for (const [name, at] of Object.entries({ min: first, max: last, now })) this.area.setAttribute(`aria-value${name}`, at);
     const y = yTicks ? { low, high, ticks: yTicks } : roomyScale(low, high, this.height / 48, log);
     // One place alone lies in the middle.
     const x = first < last ? [first, last] : axis.log ? [first / 2, first * 2] : [first - 1, first + 1];
@@ -337,7 +339,9 @@ class Chart {
     const context = prepare(this.overlay, this.width, this.height);
     const { box, px } = this.scales;
     if (this.drag?.moved && !this.drag.pans) this.drawDrag(context, this.drag);
-    if (this.pointed) this.emphasize(context, this.pointed);
+    const isPointed = (run) => run?.id === this.pointed?.id;
+    const line = this.pointed && (this.things ?? this.lines).find(({ run, members }) => isPointed(run) || members?.some((one) => isPointed(one.run)));
+    if (line) this.emphasize(context, line);
     if (x === null || !this.focus.shows(x)) return;
     const found = this.read(x, context);
     if (!found) return;
@@ -446,6 +450,7 @@ class Chart {
 
   leave() {
     this.pointer = null;
+    this.area.removeAttribute("aria-valuetext");
     this.focus.point(null, null);
     this.page?.highlight(null);
   }
@@ -461,7 +466,7 @@ class Chart {
 
   /** Another panel points to a run. */
   point(run) {
-    this.pointed = (this.things ?? this.lines).find((one) => one.run === run || one.members?.some((member) => member.run === run)) ?? null;
+    this.pointed = run;
     this.cursorLater();
   }
 

@@ -51,8 +51,6 @@ class LineChart extends Chart {
     write(this.title, (this.title.title = title));
     this.xs = this.places = merged(series.map((one) => one.xs));
     this.description.textContent = series.map((one) => describe(one, axis)).join(" ");
-    this.area.setAttribute("aria-valuemin", this.xs[0] ?? 0);
-    this.area.setAttribute("aria-valuemax", this.xs[this.xs.length - 1] ?? 0);
     this.legend.offer(series.map(({ name }, index) => ({ name, ...lookOf(index) })));
     this.rankButton.hidden = !series.some((one) => one.ranks.length > 1);
     this.redraw();
@@ -128,7 +126,10 @@ class RunsChart extends LineChart {
   reach = 40;
   /** By run: {key, axis, curve}, the curve fetched last and for what it was; one that is not up to date has no key. */
   #kept = new Map();
+  /** The request that is under way: the resolution that it is for, and the runs that it asks for and that have not changed since. */
   #request = null;
+  /** Why curves did not come. */
+  problem = "";
   /** What is drawn, for those who cannot look at it. */
   drawn = { lines: 0, bands: 0 };
 
@@ -145,11 +146,15 @@ class RunsChart extends LineChart {
     this.focus.charts.delete(this);
     this.observer.disconnect();
     this.#request?.abort();
+    this.#request = null;
   }
 
   /** Ask again for the curves of runs that have changed; the old ones are drawn until then. */
   forget(ids) {
-    for (const id of ids) if (this.#kept.has(id)) this.#kept.get(id).key = null;
+    for (const id of ids) {
+      if (this.#kept.has(id)) this.#kept.get(id).key = null;
+      this.#request?.asked.delete(id);
+    }
   }
 
   changedView() {
@@ -180,10 +185,11 @@ class RunsChart extends LineChart {
     return this.#runs.map((run) => run.id).filter((id) => this.#kept.get(id)?.key !== key);
   }
 
-  /** Whether all curves are drawn in the resolution that is needed now. */
+  /** Whether all curves are drawn in the resolution that is needed now, and no run is still to come. */
   get complete() {
     const { key } = this.#wanted();
-    return Boolean(this.scales) && this.drawn.key === key && !this.#missing(key).length && !this.#request;
+    const isAll = !this.page.source.isReading && !this.#missing(key).length;
+    return Boolean(this.scales) && this.drawn.key === key && isAll && !this.#request;
   }
 
   /** Fetch the curves that are missing, and draw after each part. */
@@ -195,33 +201,42 @@ class RunsChart extends LineChart {
     const { key, ...wanted } = this.#wanted();
     const missing = () => this.#missing(key);
     // The loop that is under way for this resolution also fetches the curves of new runs.
-    if (this.#request?.key === key || !missing().length) return;
+    if (this.#request?.key === key) return;
+    // An answer for another resolution would replace the curves that are wanted now.
     this.#request?.abort();
+    if (!missing().length) {
+      if (this.#request) this.#settle();
+      return;
+    }
     const request = (this.#request = Object.assign(new AbortController(), { key }));
     this.card.setAttribute("aria-busy", "true");
+    this.problem = "";
     try {
-      for (let ids; !request.signal.aborted && (ids = missing().slice(0, this.#kept.size ? RUNS_PER_REQUEST : FIRST_RUNS)).length; ) {
+      for (let ids; (ids = missing().slice(0, this.#kept.size ? RUNS_PER_REQUEST : FIRST_RUNS)).length; ) {
+        request.asked = new Set(ids);
         const found = await this.page.source.curves({ metric: this.metric, ids, signal: request.signal, ...wanted });
-        for (const id of ids) this.#kept.set(id, { key, axis: wanted.axis, curve: found.get(id) });
+        request.signal.throwIfAborted();
+        for (const id of ids) this.#kept.set(id, { key: request.asked.has(id) ? key : null, axis: wanted.axis, curve: found.get(id) ?? { x: [] } });
         this.draw();
       }
     } catch (error) {
-      if (error.name !== "AbortError") this.page.connected(error.message);
+      if (this.#request === request) this.problem = error.message;
     } finally {
-      if (this.#request === request) {
-        this.#request = null;
-        this.card.removeAttribute("aria-busy");
-        this.redraw(); // at once: who waits for a chart that is not busy sees all of its curves
-      }
+      if (this.#request === request) this.#settle();
     }
   }
 
-  /** The curves to draw now; those of another resolution until the right ones have come. */
-  #curves() {
-    return this.#runs.flatMap((run) => {
-      const { axis, curve } = this.#kept.get(run.id) ?? {};
-      return axis === this.focus.axis.kind && curve?.x.length ? [{ run, ...curve }] : [];
-    });
+  /** Nothing is under way any more. */
+  #settle() {
+    this.#request = null;
+    this.card.removeAttribute("aria-busy");
+    this.redraw(); // at once: who waits for a chart that is not busy sees all of its curves
+  }
+
+  /** The curve of a run over the axis of now; that of another resolution until the right one has come. */
+  #fetched(run) {
+    const { axis, curve } = this.#kept.get(run.id) ?? {};
+    return axis === this.focus.axis.kind ? curve : null;
   }
 
   #drawnAs(curves) {
@@ -240,17 +255,19 @@ class RunsChart extends LineChart {
 
   redraw() {
     const { runs, choices } = this.page;
-    const curves = this.#curves();
+    const curves = this.#runs.flatMap((run) => (this.#fetched(run)?.x.length ? [{ run, ...this.#fetched(run) }] : []));
     const lines = this.#drawnAs(curves);
     this.height = 280;
-    this.pointed = null;
+    const absent = this.#runs.filter((run) => this.#fetched(run)?.x.length === 0).length;
+    const rest = this.#runs.length - curves.length - absent;
+    const toCome = this.#request ? "loading…" : this.problem ? `not loaded: ${this.problem}` : "not loaded yet: scroll here, then print";
     const none = this.#runs.length ? "no values over this axis" : "no visible run has this metric";
-    this.plot(lines, { share: FAR_SHARE, far: FAR, empty: this.card.hasAttribute("aria-busy") ? "loading…" : none });
+    this.plot(lines, { share: FAR_SHARE, far: FAR, empty: rest ? toCome : none });
     this.drawn = { lines: this.scales ? lines.length : 0, bands: this.scales ? lines.filter((one) => one.low).length : 0, axis: this.focus.axis.kind, key: this.#wanted().key };
-    const hidden = this.#runs.length - curves.length;
     const spread = choices.band === "deviation" ? "standard deviation" : "range";
     const parts = [runs.groups ? `mean and ${spread} of ${counted(lines.length, "group")}` : counted(curves.length, "run")];
-    if (hidden > 0) parts.push(`${counted(hidden, "run")} without values on this axis`);
+    if (absent) parts.push(`${counted(absent, "run")} without values on this axis`);
+    if (rest) parts.push(`${counted(rest, "run")} ${toCome}`);
     this.foot.textContent = this.scales ? parts.join(" · ") : "";
   }
 

@@ -6,7 +6,7 @@ const POLL_SECONDS = 2;
 /** Milliseconds between two renewals of what is more work than a curve. */
 const SLOW_PARTS_EVERY = 500;
 
-const STATUS = { running: ["live", "Running"], complete: ["good", "Complete"], interrupted: ["warn", "Interrupted"], diverged: ["bad", "Diverged"], failed: ["bad", "Failed"] };
+const STATUS = { running: ["live", "Running"], complete: ["good", "Complete"], interrupted: ["warn", "Interrupted"], diverged: ["bad", "Diverged"], failed: ["bad", "Failed"], dead: ["bad", "Dead"] };
 const AXIS_NAMES = { step: "steps", epoch: "epochs", time: "relative time", wall: "wall time" };
 
 const CHOICES = {
@@ -185,7 +185,8 @@ class RunPage extends Page {
     const lost = status === "running" && ["lost", "gone"].includes(this.connection);
     const gone = lost && this.connection === "gone";
     const heard = new Date(Date.now() - (performance.now() - newsAt)).toTimeString().slice(0, 8);
-    place("notice").textContent = gone ? `The run ended or its machine is not reachable. The page shows the last state, received at ${heard}.` : "";
+    const last = gone ? `The run ended or its machine is not reachable. The page shows the last state, received at ${heard}.` : "";
+    write(place("notice"), last);
     place("label").textContent = info.label || "Training run";
     const hash = info.hash && element("code", { textContent: info.hash.slice(0, 8), title: `Structural hash of the model: ${info.hash}` });
     const facts = [info.run && `run ${info.run}`, hash && element("span", {}, "model hash ", hash), info.started && `started ${formatMoment(info.started)}`];
@@ -229,7 +230,8 @@ class RunPage extends Page {
 
 /** The page of many runs: it applies what the reader chose, and follows runs that are training. */
 class RunsPage extends Page {
-  #highlighted = null;
+  /** The run that the reader points at. */
+  highlighted = null;
   #hasDrawn = false;
   #met = { ids: null, problem: "" };
   #details = null;
@@ -264,8 +266,10 @@ class RunsPage extends Page {
       if (found) {
         const changed = this.runs.update(found);
         for (const chart of this.charts) chart.forget(changed);
-        await this.#filter(true);
       }
+      // After a broken line also what the reader chose meanwhile.
+      if (found || this.isLost) await this.#filter(Boolean(found));
+      for (const chart of this.charts) if (chart.problem) chart.show();
       this.connected();
     } catch (error) {
       this.connected(error.message);
@@ -304,6 +308,9 @@ class RunsPage extends Page {
 
   changed(names) {
     const only = (...some) => names.every((name) => some.includes(name));
+    const filter = place("filter");
+    // Not at every news: a text may have been typed that is not yet taken.
+    if (names.includes("filter") && document.activeElement !== filter) filter.value = this.choices.filter;
     if (names.includes("filter")) this.#filter().catch((error) => this.connected(error.message));
     else if (only("sort", "columns")) this.table.show();
     else this.show();
@@ -311,6 +318,7 @@ class RunsPage extends Page {
 
   print(on) {
     this.table.whole = on;
+    this.table.show(); // at once: the browser does not wait for a frame
   }
 
   open(run) {
@@ -321,8 +329,8 @@ class RunsPage extends Page {
 
   /** Show one run in all panels; null for none. */
   highlight(run, from = null) {
-    if (run === this.#highlighted) return;
-    this.#highlighted = run;
+    if (run?.id === this.highlighted?.id) return;
+    this.highlighted = run;
     for (const panel of [...this.charts, this.table, this.parallel, this.scatter]) if (panel !== from) panel.point(run);
   }
 
@@ -349,14 +357,12 @@ class RunsPage extends Page {
 
   #summary() {
     const { all, filtered, visible, problem } = this.runs;
-    const filter = place("filter");
-    if (document.activeElement !== filter) filter.value = this.choices.filter;
     const running = all.filter((run) => run.state === "running").length;
     const parts = [`${counted(all.length, "run")}${this.source.isReading ? " so far" : ""}`, running && `${running} training`];
     place("facts").replaceChildren(...parts.filter(Boolean).map((text) => element("span", { textContent: text })));
-    place("shown").textContent = visible.length < all.length ? `${filtered.length} of ${all.length} listed, ${visible.length} drawn` : `all ${counted(all.length, "run")} listed and drawn`;
-    filter.setAttribute("aria-invalid", String(Boolean(problem)));
-    place("problem").textContent = problem;
+    write(place("shown"), visible.length < all.length ? `${filtered.length} of ${all.length} listed, ${visible.length} drawn` : `all ${counted(all.length, "run")} listed and drawn`);
+    place("filter").setAttribute("aria-invalid", String(Boolean(problem)));
+    write(place("problem"), problem);
   }
 
   /** Say whether the server answers, or why it does not. */

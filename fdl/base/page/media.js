@@ -17,6 +17,7 @@ class MediaSection {
   /** Ask the server what there is, once for all news of a second; after a broken line, the next connection asks anew. */
   refresh = soon(() => this.#load(), (act) => window.setTimeout(act, 1000));
   #test = () => true;
+  #asked = null;
 
   /** `media` is what the page holds; a live page loads it from its server. */
   constructor(media, live) {
@@ -28,7 +29,8 @@ class MediaSection {
   }
 
   #load() {
-    ask("api/media").then(({ entries }) => this.#offer(entries), () => {});
+    const asked = (this.#asked = ask("api/media"));
+    asked.then(({ entries }) => this.#asked === asked && this.#offer(entries), () => {}); // a newer answer may have come first
   }
 
   #offer(entries, left = null) {
@@ -80,6 +82,7 @@ class MediaPanel {
   #seen = false;
   #stale = false;
   #newest = "";
+  #asked = null;
   /** What the reader chose, which the next record keeps. */
   #kept = {};
   index = -1;
@@ -98,19 +101,19 @@ class MediaPanel {
 
   /** Take the records of an entry, or note that the server has newer ones. */
   offer({ records, count, step }) {
-    if (records) this.#take(records);
-    else if (this.#newest !== `${count} ${step}`) {
-      this.#newest = `${count} ${step}`;
-      this.#stale = true;
-      this.seen(this.#seen);
-    }
+    if (records) return this.#take(records);
+    const newest = `${count} ${step}`;
+    this.#stale ||= this.#newest !== newest;
+    this.#newest = newest;
+    this.seen(this.#seen);
   }
 
   seen(seen) {
     this.#seen = seen;
     if (seen && this.#stale) {
       this.#stale = false;
-      ask(`api/media?${new URLSearchParams({ kind: this.kind, name: this.name })}`).then(({ records }) => this.#take(records), () => (this.#stale = true));
+      const asked = (this.#asked = ask(`api/media?${new URLSearchParams({ kind: this.kind, name: this.name })}`));
+      asked.then(({ records }) => this.#asked === asked && this.#take(records), () => (this.#stale = true));
     } else if (seen && this.index < 0 && this.#records.length) this.show(this.#records.length - 1);
   }
 

@@ -49,7 +49,7 @@ class CurvesPanel {
     press(this.logX, focus.axis.log);
     this.logX.title = this.logX.disabled ? "The time of day has no logarithmic scale" : "Logarithmic x axis";
     this.smoothing.value = smoothing;
-    this.amount.textContent = smoothing ? smoothing.toFixed(2) : "off";
+    write(this.amount, smoothing ? smoothing.toFixed(2) : "off");
     if (document.activeElement !== this.search) this.search.value = choices.search;
     this.test = worded(choices.search);
     const all = record ? record.over(focus.axis.kind) : runs.curveNames.map((name) => ({ name }));

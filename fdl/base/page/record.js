@@ -162,6 +162,12 @@ class Series {
   add(x, y) {
     this.xs.push(x);
     this.ys.push(y);
+    // A zoom beyond the end is filled by what comes.
+    const { range, xs, ys } = this.detail ?? {};
+    if (range && x > (xs[xs.length - 1] ?? range[0]) && x <= range[1]) {
+      xs.push(x);
+      ys.push(y);
+    }
     if (!Number.isFinite(y)) return;
     this.min = Math.min(this.min, y);
     this.max = Math.max(this.max, y);

@@ -14,16 +14,22 @@ async function ask(address, { read = "json", ...options } = {}) {
 /** Follows a run: events of the server into its record, and points of curves on request. */
 class LiveFeed {
   #failed = 0;
+  #source = null;
+  #hasEnded = false;
 
   /** `after` is the record of the run behind which the stream goes on. */
   constructor(page, { session, after }) {
     Object.assign(this, { page, session, after });
+    // Browsers open few connections to one server: a page that nobody sees leaves them to the others.
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.#source?.close() : this.start()));
   }
 
   start() {
+    if (document.hidden || this.#hasEnded) return;
     const { page } = this;
     const { record } = page;
-    const source = new EventSource(`events?after=${this.after}`);
+    this.#source?.close();
+    const source = (this.#source = new EventSource(`events?after=${this.after}`));
     const takes = {
       // Another run behind the same address: what is on the page belongs to the one before.
       info: (info) => (info.session === this.session ? record.take({ info }) : window.location.reload()),
@@ -36,6 +42,7 @@ class LiveFeed {
       drawing: ({ version }) => record.take({ drawing: version }),
       complete: (summary) => {
         source.close();
+        this.#hasEnded = true;
         page.connect(null);
         place("acts").hidden = true;
         record.take({ finish: summary });
@@ -154,6 +161,7 @@ class ActButtons {
 
 /** Runs and curves from the server of the page. */
 class Served {
+  #session = null;
   #version = -1;
   /** Whether the server is still reading runs that it has not told of. */
   isReading = false;
@@ -163,6 +171,8 @@ class Served {
   /** The rows that changed since the last call, and the order of all; null if nothing did. */
   async runs() {
     const found = await ask(`runs?since=${this.#version}`);
+    // Another server at the same address: the numbers of runs on the page belong to the one before.
+    if ((this.#session ??= found.session) !== found.session) window.location.reload();
     const fresh = found.version !== this.#version || found.more !== this.isReading;
     Object.assign(this, { isReading: found.more, total: found.total });
     this.#version = found.version;

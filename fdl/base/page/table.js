@@ -93,8 +93,10 @@ class RunTable {
   }
 
   #fill(anew = false) {
-    const first = this.whole ? 0 : Math.max(0, Math.floor(this.scroll.scrollTop / ROW_HEIGHT) - ROWS_AROUND);
     const count = this.whole ? ROWS_ON_PAPER : Math.ceil((this.scroll.clientHeight || 400) / ROW_HEIGHT) + 2 * ROWS_AROUND;
+    // The place may lie behind the last row, if there are fewer rows than before.
+    const top = Math.min(Math.floor(this.scroll.scrollTop / ROW_HEIGHT) - ROWS_AROUND, this.#order.length - count);
+    const first = this.whole ? 0 : Math.max(0, top);
     if (!anew && first === this.#first) return;
     this.#first = first;
     const focused = this.body.contains(document.activeElement) ? [document.activeElement.closest("tr")?.dataset.id, document.activeElement.className] : null;
@@ -115,7 +117,7 @@ class RunTable {
     const name = button(run.title, () => this.page.open(run), { className: "link", title: run.path });
     const head = element("th", { scope: "row" }, element("div", { className: "run-name" }, box, dot(isVisible ? runs.color(run) : null), name));
     const cells = this.#columns.slice(1).map((column) => this.#cell(column, run));
-    return element("tr", { "aria-rowindex": String(index + 2), "data-id": String(run.id), className: isVisible ? "" : "unseen-run" }, head, ...cells);
+    return element("tr", { "aria-rowindex": String(index + 2), "data-id": String(run.id), className: `${isVisible ? "" : "unseen-run"} ${run.id === this.page.highlighted?.id ? "pointed" : ""}` }, head, ...cells);
   }
 
   #cell(column, run) {

@@ -149,13 +149,15 @@ def adopt(
     script: Annotated[Path, typer.Argument(help="The program, such as train.py")],
     dry_run: DryRun = False,
 ) -> int:
-    """Write fdl.yml beside an existing script. The script does not change and does not run.
+    """Write fdl.yml for an existing script. The script does not change and does not run.
 
-    fdl reads the options from the source. The manifest lists them, has a first preset, and suggests
-    patterns for metrics. An existing manifest is never changed.
+    The manifest goes into the working directory if the script lies in it or below: it will run
+    there, as before. Otherwise it goes beside the script. fdl reads the options from the source.
+    The manifest lists them, has a first preset, and suggests patterns for metrics. An existing
+    manifest is never changed.
 
     Raises:
-        ScaffoldError: There is no such script, or its folder has a manifest.
+        ScaffoldError: There is no such script, or there is a manifest already.
     """
     made = adopted(script)
     if dry_run:

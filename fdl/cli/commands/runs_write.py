@@ -135,7 +135,7 @@ def tell(
     Raises:
         FdlError: The run is over or cannot be reached, it refuses, or no step has ended in time.
     """
-    if timeout <= 0:
+    if not timeout > 0:
         raise UsageError(f"--timeout takes more than 0 seconds, not {timeout:g}")
     meant = parse(act or ())
     found = chosen(ctx.obj, run)

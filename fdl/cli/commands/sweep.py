@@ -164,7 +164,7 @@ def show(ctx: Context, name: OneSweep = "last", json: Json = False) -> int:
             one.state,
             "" if one.code is None else str(one.code),
             duration(one.seconds) if one.seconds else "",
-            measured(runs[one.name].metrics.last()) if one.name in runs else "",
+            measured(runs[one.name].last_metrics) if one.name in runs else "",
         )
         for one in sweep.rows
     ]

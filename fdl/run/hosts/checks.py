@@ -18,7 +18,7 @@ from fdl.base.errors import FdlError
 from fdl.run.batch.task import joining
 from fdl.run.hosts.connection import NO_FOLDER, NO_PYTHON, Connection
 from fdl.run.hosts.far import digest
-from fdl.run.hosts.machines import FIRST_PORT
+from fdl.run.hosts.machines import FIRST_PORT, word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -162,17 +162,17 @@ class Checks:
             return machine.finding("folder", f"there is no folder {machine.folder}", again)
         if code == NO_PYTHON:
             cause = f"there is no {machine.python} in {machine.folder}"
-            make = "python3 -m venv .venv && .venv/bin/pip install flodl"
+            make = machine.typed("python3 -m venv .venv && .venv/bin/pip install flodl")
         else:
             last = one.complaint().strip().splitlines() or ["no answer"]
             cause = f"{machine.python} does not run: {last[-1]}"
-            make = f"{machine.python} --version"
-        return machine.finding("folder", cause, machine.typed(make))
+            make = machine.runs("--version")
+        return machine.finding("folder", cause, make)
 
     def _judge(self, machine: Machine, facts: Mapping[str, Any]) -> Iterator[Finding]:
         def missing(cause: str, package: str) -> Finding:
-            pip = f"{machine.python} -m pip install {package}"
-            return machine.finding("packages", cause, machine.typed(pip))
+            following = machine.runs(f"-m pip install {package}")
+            return machine.finding("packages", cause, following)
 
         if facts["count"]:
             names = ", ".join(facts["differ"]) + (", …" if facts["count"] > 3 else "")
@@ -188,7 +188,7 @@ class Checks:
         if "flodl" not in facts["packages"]:
             yield missing(f"flodl is not installed for {machine.python}", "flodl")
         elif "problem" in plan:
-            again = machine.typed(f"{machine.python} -m fdl -n {self._command}")
+            again = machine.runs(f"-m fdl -n {self._command}")
             yield machine.finding("command", plan["problem"], again)
         elif plan["ranks"] and "torch" not in facts["packages"]:
             yield missing(f"torch is not installed for {machine.python}", "torch")
@@ -198,7 +198,7 @@ class Checks:
         elif machine.gpus and plan["ranks"] and len(plan["ranks"]["gpus"]) < machine.gpus:
             there = len(plan["ranks"]["gpus"])
             cause = f"it has {there} usable GPUs, and the manifest says {machine.gpus}"
-            yield machine.finding("GPUs", cause, machine.typed(f"{machine.python} -m fdl diagnose"))
+            yield machine.finding("GPUs", cause, machine.runs("-m fdl diagnose"))
 
     def _compare(self) -> None:
         """Compare versions with those of the first host."""
@@ -217,8 +217,8 @@ class Checks:
                 mine = one.facts["packages"].get(name, version)
                 if _release(mine) != _release(version):
                     cause = f"{name} is {mine} here and {version} on {there}"
-                    pip = f"{machine.python} -m pip install {name}=={_release(version)}"
-                    self.findings.append(machine.finding("packages", cause, machine.typed(pip)))
+                    following = machine.runs(f"-m pip install {name}=={_release(version)}")
+                    self.findings.append(machine.finding("packages", cause, following))
 
     def _meet(self) -> None:
         """Find an address of the first host that all others reach, and the own address of each.
@@ -297,14 +297,15 @@ class Checks:
             return machine.finding(
                 "sync",
                 f"--sync copies what git tracks, and {self._root} is not a repository",
-                f"git -C {self._root} init && git -C {self._root} add .",
+                f"cd {shlex.quote(self._root)} && git init && git add .",
             )
         names = b"\0".join(os.fsencode(name) for name in self._files)
-        folder = f"mkdir -p {shlex.quote(machine.folder)}"
+        folder = f"mkdir -p {word(machine.folder)}"
         make = subprocess.run([*one.shell, folder], capture_output=True, check=False)
         words = [
             "rsync", "-a", "--from0", "--files-from=-", "-e", one.rsync_shell, f"{self._root}/",
-            f"{machine.address}:{machine.folder}/",
+            # A relative path begins in the home folder.
+            f"{machine.address}:{machine.folder.removeprefix('~/')}/",
         ]  # fmt: skip
         install = "sudo apt install rsync"
         try:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fdl.run.hosts.machines import word
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -143,7 +145,7 @@ class Connection:
 
     def start(self) -> None:
         """Start our program there, in the folder of the project."""
-        folder, python = shlex.quote(self.machine.folder), shlex.quote(self.machine.python)
+        folder, python = word(self.machine.folder), word(self.machine.python)
         # Our program reads versions of packages, which may depend on them.
         given = "".join(
             f"export {name}={shlex.quote(value)}; " for name, value in self.machine.env.items()

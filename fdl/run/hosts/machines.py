@@ -83,8 +83,12 @@ class Machine(Record):
 
     def typed(self, command: str) -> str:
         """A command as the user types it, to run in the folder of this host."""
-        inside = f"cd {shlex.quote(self.folder)} && {command}"
+        inside = f"cd {word(self.folder)} && {command}"
         return inside if self.is_here else f"ssh {self.address} {shlex.quote(inside)}"
+
+    def runs(self, words: str) -> str:
+        """What the user types to run the interpreter of this host in its folder."""
+        return self.typed(f"{word(self.python)} {words}")
 
     def sought(self, command: str) -> str:
         """What to type for a host that is lost: a command that seeks it; here, the processes."""
@@ -93,6 +97,12 @@ class Machine(Record):
     def finding(self, check: str, cause: str, following: str, *, stops: bool = True) -> Finding:
         """What a check has found here, and the command that fixes it."""
         return Finding(self.name, check, cause, following, stops)
+
+
+def word(path: str) -> str:
+    """A path as one word for the shell of a host, which replaces a ``~`` only outside of quotes."""
+    home = "~/" if path.startswith("~/") else ""
+    return home + shlex.quote(path.removeprefix(home))
 
 
 def machines(project: Project, names: str) -> list[Machine]:

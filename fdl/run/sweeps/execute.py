@@ -349,9 +349,10 @@ def summarize(sweep: Sweep) -> int:
     names = list(found)
     goal = Metric.parse(sweep.settings["goal"]) if sweep.settings["goal"] else None
     if goal:
-        last = {name: run.metrics.last().get(goal.name) for name, run in found.items()}
+        last = {name: run.metrics.latest().get(goal.name) for name, run in found.items()}
         ranked = {name: goal.order(value) for name, value in last.items() if value is not None}
-        names.sort(key=lambda name: ranked.get(name, goal.order(math.nan)))
+        worst = goal.order(math.nan)
+        names.sort(key=lambda name: ranked.get(name, worst))
     shown = names[:_MOST_COLUMNS]
     if len(shown) > 1:
         comparison = Comparison(
@@ -364,7 +365,7 @@ def summarize(sweep: Sweep) -> int:
             f"the table has the {which} {len(shown)} of {len(names)} runs; "
             f"`fdl sweep show {sweep.name}` lists all"
         )
-    if goal and names and names[0] in ranked:
+    if goal and names and ranked.get(names[0], worst) < worst:
         output.note(f"best {goal.name}: {last[names[0]]} of {names[0]}")
     return _report(sweep)
 

@@ -73,26 +73,33 @@ class Search:
         self._study = optuna.create_study(sampler=sampler, direction=direction)
         runs = sweep.runs()
         for row in sweep.rows:
-            value = self._value(row, runs.get(row.name))
-            if row.state in (DONE, FAILED):
-                state = optuna.trial.TrialState
-                try:
-                    trial = optuna.trial.create_trial(
-                        state=state.FAIL if value is None else state.COMPLETE,
-                        value=value,
-                        params=self._params(row.varied),
-                        distributions=self._space,
-                    )
-                except ValueError as problem:
-                    raise UsageError(
-                        f"the trial {row.name} is outside of the new values: {problem}",
-                        hint="name values that contain those of before",
-                    ) from None
-                self._study.add_trial(trial)
-            else:
-                # It runs again, with the values that it has.
-                self._study.enqueue_trial(self._params(row.varied))
-                self._asked[row.name] = self._study.ask(self._space)
+            try:
+                self._add(row, runs.get(row.name))
+            except ValueError as problem:
+                raise UsageError(
+                    f"the trial {row.name} is outside of the new values: {problem}",
+                    hint="name values that contain those of before",
+                ) from None
+
+    def _add(self, row: Row, run: Run | None) -> None:
+        """Add a trial of before to the study.
+
+        Raises:
+            ValueError: It has a value that the study cannot have.
+        """
+        trials, value = self._optuna.trial, self._value(row, run)
+        state = trials.TrialState.FAIL if value is None else trials.TrialState.COMPLETE
+        params = self._params(row.varied)
+        # It looks whether the values are possible, also those of a trial that has not ended.
+        trial = trials.create_trial(
+            state=state, value=value, params=params, distributions=self._space
+        )
+        if row.state in (DONE, FAILED):
+            self._study.add_trial(trial)
+        else:
+            # It runs again, with the values that it has.
+            self._study.enqueue_trial(params)
+            self._asked[row.name] = self._study.ask(self._space)
 
     def ask(self, number: int) -> Point:
         """The values of a new trial."""
@@ -111,7 +118,7 @@ class Search:
 
     def _value(self, row: Row, run: Run | None) -> float | None:
         """The last value of the goal; None for a run that failed or has not measured it."""
-        value = run.metrics.last().get(self._goal.name, math.nan) if run else math.nan
+        value = run.metrics.latest().get(self._goal.name, math.nan) if run else math.nan
         return value if row.state == DONE and not math.isnan(value) else None
 
     def _params(self, point: Point) -> dict[str, Any]:

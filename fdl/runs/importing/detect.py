@@ -50,13 +50,15 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def read_folder(folder: Path) -> Foreign | None:
-    """The run of a folder of a file store; None if it was deleted there.
+    """The run of a folder of a file store; None if it was deleted there, or is a logged model.
+
+    MLflow 3 gives a model that a run logs a folder of the same form.
 
     Raises:
         UnreadableRunError: A file of the run cannot be read.
     """
     meta = read_yaml(folder / META)
-    if meta.get("lifecycle_stage") == _DELETED:
+    if meta.get("lifecycle_stage") == _DELETED or "model_id" in meta:
         return None
     identity = str(meta.get("run_id") or meta.get("run_uuid") or folder.name)
     status = meta.get("status")

@@ -308,7 +308,8 @@ def _add_session(made: Foreign, content: bytes) -> None:
         made.warnings.append(f"{made.path}: an event of the HParams plugin is damaged; left out")
         return
     made.state = _ENDINGS.get(session.session_end_info.status, made.state)
-    for name, value in session.session_start_info.hparams.items():
+    # Their order in a message differs from process to process, and the files must not.
+    for name, value in sorted(session.session_start_info.hparams.items()):
         kind = value.WhichOneof("kind")
         if kind in ("number_value", "string_value", "bool_value"):
             found = getattr(value, kind)

@@ -103,7 +103,9 @@ class Sorted:
         highest or last. So the last and the best value are those of the whole curve.
         """
         by_epoch = bool(self.by_epoch)
-        curves = self.by_epoch or self.by_step
+        # A second column of this name would hide the first one, which numbers the rows.
+        by_step = {name: curve for name, curve in self.by_step.items() if name != STEP}
+        curves = self.by_epoch or by_step
         rows: dict[int, dict[str, float]] = {}
         for name, curve in curves.items():
             for place in range(len(curve.steps)) if by_epoch else _shown(curve):

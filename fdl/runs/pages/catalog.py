@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sqlite3
 import threading
 import time
@@ -154,6 +155,7 @@ class Changes(NamedTuple):
     """What a page is told.
 
     Attributes:
+        session: Tells one catalog from another, whose versions and numbers are not the same.
         version: The version of the catalog.
         more: Whether runs are still being read.
         total: How many runs there are, those included.
@@ -161,6 +163,7 @@ class Changes(NamedTuple):
         entries: The runs that changed after the version that the page knows.
     """
 
+    session: str
     version: int
     more: bool
     total: int
@@ -196,6 +199,7 @@ class Catalog:
         self._order: list[Entry] = []
         self._reading = False
         self._looked = 0.0
+        self._session = secrets.token_hex(8)
         self._version = 0
 
     def entries(self) -> list[Entry]:
@@ -241,7 +245,8 @@ class Catalog:
                 self._news.wait_for(lambda: not self._reading or self._has_news(since), patience)
             order = [entry.id for entry in self._order]
             news = [entry for entry in self._order if entry.changed > since]
-            return Changes(self._version, self._reading, len(self._found), order, news)
+            total = len(self._found)
+            return Changes(self._session, self._version, self._reading, total, order, news)
 
     def _has_news(self, since: int) -> bool:
         return any(entry.changed > since for entry in self._order)

@@ -27,7 +27,7 @@ from fdl.base import page_assets
 from fdl.base.own_files import inside, open_own, read_json
 from fdl.runs.pages.rows import PAGE as FOLDER, mark
 from fdl.runs.pages.server import HTML, Answer, Refused, Request, in_json
-from fdl.runs.run import REPORT
+from fdl.runs.run import DEAD, REPORT, read
 from fdl.runs.step_files import Pieces, StepFiles
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class RunPage:
         raise Refused(HTTPStatus.NOT_FOUND, f"there is no {path:.80}")
 
     def _page(self) -> str:
-        lines = self._lines(0)
+        lines, finish = self._lines_and_end(0)
         info = _newest(lines, "run")
         if info is None:
             text = "the run has no page yet, or another program wrote it; try again"
@@ -144,7 +144,6 @@ class RunPage:
                 "timeline": (self._run / TIMELINE).is_file(),
             },
         }
-        finish = _end(lines)
         records = (line.text for line in lines if line.kind == "epoch")
         end = finish.text if finish else "null"
         return page_assets.run_page(json.loads(info.text), records, parts, finish=end, served=True)
@@ -154,9 +153,8 @@ class RunPage:
         # Before the first byte: a reader that has it misses nothing that happens from then on.
         part, seen = self._news.join()
         yield b"retry: 1000\n\n"
-        lines = self._lines(0)
+        lines, end = self._lines_and_end(0)
         place = after if not lines or after <= lines[-1].end else 0
-        end = _end(lines)
         if info := _newest(lines, "run"):
             yield self._event(info, with_id=False)
         silent, ended = 0.0, False
@@ -177,9 +175,17 @@ class RunPage:
             ended = closing.wait(_LOOK_SECONDS)
             self._note_reader()
             place = max([place, *(line.end for line in lines)])
-            lines = self._lines(place)
-            end = _end(lines)
+            lines, end = self._lines_and_end(place)
             part, seen = self._news.after(seen, last=ended)
+
+    def _lines_and_end(self, start: int) -> tuple[list[Line], Line | None]:
+        """The records behind a place, and the end of the run; a process may end without a word."""
+        run = read(self._run)  # before its last records
+        lines = self._lines(start)
+        end = _end(lines)
+        if end is None and run is not None and run.state == DEAD:
+            end = Line("finish", json.dumps({"status": DEAD, "duration": run.seconds}), 0)
+        return lines, end
 
     def _event(self, line: Line, *, with_id: bool = True) -> bytes:
         text = line.text

@@ -7,6 +7,7 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
+from fdl.base.run_record import METRIC_LINES
 from fdl.base.units import in_json
 from fdl.runs.describe import environment_to_compare
 from fdl.runs.find import shortened
@@ -24,6 +25,7 @@ READ = (
     CONFIG,
     ENVIRONMENT,
     METRICS,
+    METRIC_LINES,
     "metrics.json",
     NOTES,
     REPORT,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from flodl.graph.draw.style import Line, Role, Shape, format_count, format_seconds
+from flodl.graph.tree import elements_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def weigh(module: nn.Module | None) -> Weight:
     """Count the parameters of a module; None has none."""
     parameters = [] if module is None else list(module.parameters())
     return Weight(
-        elements=sum(parameter.numel() for parameter in parameters),
+        elements=elements_of(parameters),
         tensors=len(parameters),
         frozen=sum(not parameter.requires_grad for parameter in parameters),
     )

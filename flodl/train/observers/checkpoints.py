@@ -14,12 +14,13 @@ from fdl.base.files import replacing
 from fdl.base.units import counted
 from flodl import log
 from flodl.checkpoint import (
-    checkpoint_keys,
     checkpoint_metadata,
     load_checkpoint_file,
     save_checkpoint_file,
 )
+from flodl.checkpoint.buffer_sizes import sized_as_stored
 from flodl.checkpoint.extra_state import extra_modules, extra_states
+from flodl.checkpoint.files import read_file_header
 from flodl.checkpoint.forms import CASTABLE
 from flodl.checkpoint.names import persistent_buffers, qualify
 from flodl.checkpoint.sharded import agreed, everywhere, local_part, reshard, sharing_ranks
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from flodl.checkpoint.container import Header
     from flodl.monitor import EpochMetrics
     from flodl.train.run.loop_state import Position
     from flodl.train.run.part_states import Parts
@@ -330,14 +332,16 @@ def load_best(run: str | os.PathLike[str] | RunDirectory, model: Model) -> Model
     best = folder if folder.is_file() else folder / BEST
     if not best.is_file():
         raise CheckpointError(_missing(folder))
-    _require_all(best, model)
-    load_checkpoint_file(
-        best,
-        model.named_parameters(),
-        persistent_buffers(model),
-        model.structural_hash() if isinstance(model, Graph) else None,
-        extra_modules=extra_modules(model),
-    )
+    header = read_file_header(best)
+    with sized_as_stored(model, header):
+        _require_all(best, header, model)
+        load_checkpoint_file(
+            best,
+            model.named_parameters(),
+            persistent_buffers(model),
+            model.structural_hash() if isinstance(model, Graph) else None,
+            extra_modules=extra_modules(model),
+        )
     return model.eval()
 
 
@@ -353,13 +357,13 @@ def _missing(folder: Path) -> str:
     )
 
 
-def _require_all(best: Path, model: nn.Module) -> None:
+def _require_all(best: Path, header: Header, model: nn.Module) -> None:
     """Refuse a file without a tensor of the model, or with one that the model lacks.
 
     Raises:
         CheckpointError: They differ.
     """
-    held = set(checkpoint_keys(best))
+    held = {entry.name for entry in header.model_entries}
     once = [*model.named_parameters(), *persistent_buffers(model)]
     own = {qualify(name) for name, _ in once}
     for told, names in (("lacks", own - held), ("has besides", held - own)):

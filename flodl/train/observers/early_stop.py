@@ -43,6 +43,11 @@ def watched_value(metrics: EpochMetrics, name: str, watcher: str) -> float:
     return metrics.scalars[name]
 
 
+def _reporting(epochs: Sequence[EpochMetrics], name: str) -> list[EpochMetrics]:
+    """Return the epochs that reported a metric; those before a resume may lack it."""
+    return [epoch for epoch in epochs if name == "loss" or name in epoch.scalars]
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Best:
@@ -59,8 +64,7 @@ class Best:
         """Return the best epoch so far; None if no epoch reported a finite value."""
         found = [
             BestEpoch(self.metric, value, metrics.epoch)
-            for metrics in history
-            if self.metric == "loss" or self.metric in metrics.scalars
+            for metrics in _reporting(history, self.metric)
             if math.isfinite(value := watched_value(metrics, self.metric, "keep_best"))
         ]
         sign = -1.0 if self.higher_is_better else 1.0
@@ -70,12 +74,11 @@ class Best:
         """Whether the last epoch is better than all earlier ones; with equal values the first wins.
 
         Raises:
-            ValueError: An epoch did not report the metric.
+            ValueError: The last epoch did not report the metric.
         """
-        sign = -1.0 if self.higher_is_better else 1.0
-        values = [sign * watched_value(epoch, self.metric, "keep_best") for epoch in history]
-        before = [value for value in values[:-1] if math.isfinite(value)]
-        return math.isfinite(values[-1]) and all(values[-1] < value for value in before)
+        watched_value(history[-1], self.metric, "keep_best")
+        best = self.epoch(history)
+        return best is not None and best.epoch == history[-1].epoch
 
 
 StopMode: TypeAlias = Literal["stalled", "converged", "not improving"]
@@ -136,11 +139,17 @@ class EarlyStop(Callback):
         self._look(run, run.history)
 
     def on_epoch_end(self, run: TrainingRun, metrics: EpochMetrics) -> None:
-        """Check the trend, including the epoch that has just ended."""
+        """Check the trend, including the epoch that has just ended.
+
+        Raises:
+            ValueError: It did not report the metric.
+        """
+        watched_value(metrics, self._metric, "early_stop")
         self._look(run, (*run.history, metrics))
 
     def _look(self, run: TrainingRun, epochs: Sequence[EpochMetrics]) -> None:
-        values = [watched_value(epoch, self._metric, "early_stop") for epoch in epochs]
+        known = _reporting(epochs, self._metric)
+        values = [watched_value(epoch, self._metric, "early_stop") for epoch in known]
         if self._settled(values) and not math.isfinite(values[-1]):
             run.stop(f"{self._metric} is {values[-1]}, which is no improvement")
         elif self._settled(values):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from flodl.data.structure import changed, tensors_of
+from flodl.data.structure import changed, changed_rows, tensors_of
 from flodl.errors import DistributedError, PlanMismatchError, StateError
 from flodl.graph import Graph
 from flodl.ranks.planning.elche import (
@@ -124,17 +124,15 @@ class Scatter:
         self._call = part, WholeBatch(whole, self._calls, self._group, deep=deep)
         self._watch.start()
 
-        def divides(value: Any) -> bool:
-            return isinstance(value, Tensor) or (_is_texts(value) and len(value) == samples)
-
         def taken(value: Any) -> object:
-            if not isinstance(value, Tensor):
-                return value[part.computed]
-            by_rows = value.dim() and value.shape[0] == samples
-            return take_rows(value, part, self._group) if by_rows else value
+            if isinstance(value, Tensor):
+                return take_rows(value, part, self._group)
+            return value[part.computed]
 
-        divided: tuple[tuple[Any, ...], dict[str, Any]] = changed((args, kwargs), taken, divides)
-        return divided
+        return (
+            tuple(changed_rows(one, samples, taken) for one in args),
+            {name: changed_rows(one, samples, taken) for name, one in kwargs.items()},
+        )
 
     def _after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -178,11 +176,6 @@ def _give_back(graphs: Sequence[Graph], counts: Sequence[int], values: Sequence[
         tags = graph._captures.tags or ()
         graph._captures.tags = tuple(None if tag is None else next(joined) for tag in tags)
         start += count
-
-
-def _is_texts(value: object) -> bool:
-    """Whether this is a list of texts, such as the names of samples."""
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _refuse_unknown(leaves: Sequence[object]) -> None:

@@ -21,7 +21,7 @@ from flodl.errors import CheckpointError, RunDirectoryError
 from flodl.ranks.launch.launcher import has_begun
 from flodl.train.observers.guards.snapshots import Snapshot
 from flodl.train.run.loop_state import BEGINNING, LoopState, Position
-from flodl.train.run.part_states import set_modes, set_states, states_of
+from flodl.train.run.part_states import modes, set_modes, set_states, states_of
 from flodl.train.run.resume_checks import check_epochs, check_optimizer, tell_ignored
 from flodl.train.run.run_records import LAST, checkpoint_in, typed_words
 from flodl.train.run.training_state import TrainingState
@@ -175,10 +175,12 @@ def undone(parts: Parts, built: int) -> Iterator[None]:
         restore = partial(set_states, parts, states)
     else:
         restore = partial(Snapshot.capture(parts, BEGINNING).restore, parts)
+    kept = modes(parts.model)
     drop_groups(parts.optimizer, built)
     yield
     drop_groups(parts.optimizer, built)  # the state has them in their order
     restore()
+    set_modes(parts.model, kept)
 
 
 def drop_groups(optimizer: torch.optim.Optimizer, first: int) -> None:

@@ -274,6 +274,7 @@ def check_closure(optimizer: torch.optim.Optimizer, plan: TrainingPlan, world_si
         f"engine={plan.engine!r} (use .engine('eager'))": plan.engine not in ("auto", "eager"),
         f".accumulate({plan.accumulate})": plan.accumulate != 1,
         "a gradient scaler (use .autocast(torch.bfloat16))": plan.scaler is not None,
+        f"micro_batch={plan.distributed.micro_batch!r}": plan.distributed.micro_batch is not None,
         f"{world_size} ranks": world_size > 1,
     }
     found = [name for name, there in obstacles.items() if there]

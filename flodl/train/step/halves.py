@@ -10,7 +10,7 @@ import copy
 import os
 import types
 from collections.abc import Iterator
-from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -20,7 +20,7 @@ from fdl.base.cache_folder import cache_folder
 from flodl import log
 from flodl.checkpoint.generators import generators_kept
 from flodl.data import Batch
-from flodl.data.structure import changed, samples_in
+from flodl.data.structure import changed_rows, samples_in
 from flodl.nn.clip import limited_norm
 from flodl.train.metrics import RecordedValues, collecting, record_scalar, recording_into
 from flodl.train.step.learning_rate import ScheduledRate
@@ -106,7 +106,7 @@ def pieces(batch: Any, most: int | None) -> Iterator[tuple[Any, float]]:
     """Yield the pieces of a batch, and for each its part of the samples.
 
     Args:
-        batch: Any structure of tensors, whose dimension 0 runs over the samples.
+        batch: Any structure; what has one entry per sample is divided.
         most: Samples of a piece; None for the whole batch.
     """
     count = samples_in(batch) if most is not None else 0
@@ -114,14 +114,8 @@ def pieces(batch: Any, most: int | None) -> Iterator[tuple[Any, float]]:
         yield batch, 1.0
         return
     for start in range(0, count, most):
-        stop = min(start + most, count)
-        rows = partial(_rows, count=count, start=start, stop=stop)
-        yield changed(batch, rows), (stop - start) / count
-
-
-def _rows(tensor: Tensor, count: int, start: int, stop: int) -> Tensor:
-    """Return some rows of a tensor that has a row per sample; another tensor stays whole."""
-    return tensor[start:stop] if tensor.dim() and len(tensor) == count else tensor
+        rows = slice(start, min(start + most, count))
+        yield changed_rows(batch, count, itemgetter(rows)), (rows.stop - start) / count
 
 
 _regions = iter(range(2**62))

@@ -85,6 +85,7 @@ class ScheduledRate:
         """Set the learning rates for an optimizer step; return that of the first group."""
         rate = self._schedule.lr(step)
         groups = self._optimizer.param_groups
+        del self._ratios[len(groups) :]  # a guard may have gone back to before one was added
         if len(groups) > len(self._ratios):
             added = groups[len(self._ratios) :]
             self._take_in(added)

@@ -55,9 +55,11 @@ class CountedScaler:
         self.skipped = 0
         self.stepped = True
         self.grad_norm: Tensor | None = None
+        self._scaled = False
 
     def scale(self, loss: Tensor) -> Tensor:
         """Return the loss times the scale."""
+        self._scaled = True
         scaled: Tensor = self._scaler.scale(loss)
         return scaled
 
@@ -74,7 +76,9 @@ class CountedScaler:
         Returns:
             Whether the optimizer stepped.
         """
-        self.grad_norm = None
+        if not self._scaled:  # a rank without a batch, in a step of all ranks
+            self.scale(torch.zeros((), device=next(self._model.parameters()).device))
+        self._scaled, self.grad_norm = False, None
         if isinstance(self._scaler, torch.amp.GradScaler | GradScaler):
             self.stepped = self._plain_step(optimizer, clip_norm)
         else:

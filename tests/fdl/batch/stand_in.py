@@ -13,6 +13,7 @@ What it does was compared with SLURM 22.05 by the tests that run against both.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -48,10 +49,12 @@ def read(id: str) -> dict:
 
 def write(id: str, **changes: object) -> dict:
     file = QUEUE / f"{id}.json"
-    job = {**(json.loads(file.read_text()) if file.exists() else {}), **changes}
-    new = file.with_name(f"{id}.{os.getpid()}.new")
-    new.write_text(json.dumps(job))
-    new.replace(file)
+    with (QUEUE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes change a job
+        job = {**(json.loads(file.read_text()) if file.exists() else {}), **changes}
+        new = file.with_name(f"{id}.new")
+        new.write_text(json.dumps(job))
+        new.replace(file)
     return job
 
 
@@ -91,7 +94,7 @@ def controller(id: str) -> int:
             if read(id)["state"] not in ACTIVE:
                 return 0
             time.sleep(0.05)
-        job = write(id, state="RUNNING", tasks=[], again=False)
+        job = write(id, state="RUNNING", tasks=None, again=False)
         options = job["options"]
         environ = {
             **os.environ,
@@ -169,7 +172,10 @@ def taken(name: str) -> bool:
 
 
 def send(id: str, number: int) -> None:
-    for pid in read(id)["tasks"]:
+    """Signal the tasks of a job; of one that has just begun, once srun has started them."""
+    while (tasks := read(id)["tasks"]) is None:
+        time.sleep(0.02)
+    for pid in tasks:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 

@@ -125,13 +125,14 @@ def test_without_a_home_folder_nothing_is_written(fdl: Fdl) -> None:
     assert done.err == "error: there is no home folder to install into\nhint: set HOME\n"
 
 
-def test_half_a_block_is_reported_and_nothing_written(fdl: Fdl, home: Path) -> None:
+@pytest.mark.parametrize("rest", ["", f"alias mine=1\n{BEGIN}1\n{END}"])
+def test_half_a_block_is_reported_and_nothing_written(fdl: Fdl, home: Path, rest: str) -> None:
     rc = home / ".bashrc"
-    rc.write_text(f"a\n{BEGIN}b\n")
+    rc.write_text(f"a\n{BEGIN}b\n{rest}")
     session = fdl("self", "autocomplete")
     assert session.exit == 1
     assert f"{rc}:2: `# fdl shell completions` begins a block without" in session.err
-    assert rc.read_text() == f"a\n{BEGIN}b\n"
+    assert rc.read_text() == f"a\n{BEGIN}b\n{rest}"
 
 
 def test_a_linked_file_stays_a_link_and_keeps_its_mode(fdl: Fdl, home: Path) -> None:

@@ -17,9 +17,13 @@ from tests.fdl.fetch.server import Server
 
 @dataclass
 class Fetch:
-    """Calls `unpack_url`, each time into a new folder and with the same part file."""
+    """Calls `unpack_url`, each time into a new folder and with the same part file.
+
+    A call ends when all answers of the server have ended: then it has counted what it sent.
+    """
 
     folder: Path
+    server: Server
     calls: int = 0
 
     @property
@@ -53,20 +57,23 @@ class Fetch:
         self.calls += 1
         target = target or self.target
         target.mkdir()
-        with Progress("archive") as progress:
-            return unpack_url(
-                urls,
-                Job(
-                    target=target,
-                    select=select,
-                    progress=progress,
-                    sha256=sha256,
-                    options=options,
-                ),
-                part=part or self.part,
-                environ=os.environ,
-                typed=typed,
-            )
+        try:
+            with Progress("archive") as progress:
+                return unpack_url(
+                    urls,
+                    Job(
+                        target=target,
+                        select=select,
+                        progress=progress,
+                        sha256=sha256,
+                        options=options,
+                    ),
+                    part=part or self.part,
+                    environ=os.environ,
+                    typed=typed,
+                )
+        finally:
+            self.server.settle()
 
 
 @pytest.fixture
@@ -76,7 +83,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def fetch(tmp_path: Path) -> Iterator[Fetch]:
-    yield Fetch(tmp_path)
+def fetch(tmp_path: Path, server: Server) -> Iterator[Fetch]:
+    yield Fetch(tmp_path, server)
     surviving = [thread for thread in threading.enumerate() if thread.name.startswith("fetch")]
     assert surviving == []

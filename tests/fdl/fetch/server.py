@@ -9,6 +9,7 @@ with Server() as server:
 from __future__ import annotations
 
 import re
+import select
 import socket
 import ssl
 import threading
@@ -41,7 +42,8 @@ class Resource:
         failures: (status, headers) of the next answers; each is used once, before all else.
         cuts: Offsets in the content where a connection is dropped, in the order of use; one is
             used up by the first answer that comes past it.
-        stall: Offset where the first answer that comes to it stops sending; None for none.
+        stall: Offset where the first answer that comes to it stops sending, until whoever asked has
+            gone; None for none.
         drip: (bytes, seconds): how much is sent between two pauses; None for all at once.
         location: Where to redirect to; empty for nowhere.
         hangs_up: Whether the connection is closed behind an answer, unannounced; announced it is
@@ -289,10 +291,16 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
                 if pause:
                     server.closing.wait(pause)
             if stalls:
-                server.closing.wait()
+                while not server.closing.is_set() and not self.is_left():
+                    pass
             if stop is not None:
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
+
+        def is_left(self) -> bool:
+            """Whether whoever asked has gone; looks for a moment."""
+            ended = bool(select.select([self.connection], [], [], 0.01)[0])
+            return ended and not self.connection.recv(1, socket.MSG_PEEK)
 
         def log_message(self, format: str, *args: object) -> None:
             """Nothing: what was asked is in `Server.requests`."""

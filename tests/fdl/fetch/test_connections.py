@@ -60,7 +60,6 @@ def test_a_proxy_is_told_who_asks(server, fetch, monkeypatch):
     monkeypatch.setenv("no_proxy", "")
     server.put("http://example.invalid/a%20b.zip", ARCHIVE)
     fetch("http://you:word@example.invalid/a b.zip")
-    server.settle()
     headers = server.requests[0].headers
     assert headers["Proxy-Authorization"] == f"Basic {b64encode(b'me:p@ss').decode()}"
     assert headers["Authorization"] == f"Basic {b64encode(b'you:word').decode()}"
@@ -210,7 +209,6 @@ def test_credentials_do_not_follow_a_redirect_to_another_server(
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     server.put("/latest.zip", b"", location=secure.url("/a.zip"))
     fetch(server.url("/latest.zip").replace("http://", "http://user:hush@"))
-    server.settle()
     assert "Authorization" in server.requests[0].headers
     assert not any("Authorization" in request.headers for request in secure.requests)
 
@@ -223,7 +221,6 @@ def test_a_redirect_that_gives_up_encryption_is_refused(
     secure.put("/a.zip", b"", location=server.url("/a.zip"))
     with pytest.raises(FetchError, match="a redirect leads from https to http://127"):
         fetch(secure.url("/a.zip"))
-    server.settle()
     assert not server.requests
 
 
@@ -243,7 +240,6 @@ def test_a_password_does_not_follow_a_redirect_to_another_host(server, fetch):
         target = server.url("/a.zip").replace("127.0.0.1", "localhost")
         other.put("/a.zip", b"", location=target)
         fetch(other.url("/a.zip").replace("http://", "http://me:hush@"))
-    server.settle()
     assert server.requests
     assert all("Authorization" not in request.headers for request in server.requests)
 

@@ -97,7 +97,6 @@ def test_a_call_that_was_cut_off_is_continued_by_the_next(server, fetch, offset)
     with pytest.raises(FetchError, match="the connection broke off") as error:
         fetch(server.url("/a.zip"), options=IMPATIENT)
     assert "what was fetched is kept" in error.value.hint
-    server.settle()
     before, kept = server.sent, held(fetch.part)
     # The end at least; the connection at the beginning may have been told to stop before its
     # first bytes came, however far the other one was.
@@ -112,7 +111,6 @@ def test_one_connection_keeps_everything_up_to_the_cut(server, fetch):
     with pytest.raises(FetchError, match="the connection broke off"):
         fetch(server.url("/a.zip"), options=IMPATIENT)
     assert held(fetch.part) == LARGEST_ENDING + 1_555_641
-    server.settle()
     before = server.sent
     assert fetch(server.url("/a.zip"), sha256=DIGEST).sha256 == DIGEST
     assert server.sent - before == len(ARCHIVE) - LARGEST_ENDING - 1_555_641
@@ -149,7 +147,9 @@ def killed(server, fetch, options, enough):
 
 def test_a_killed_call_keeps_the_part_of_the_end_that_it_had(server, fetch):
     """The end is asked for first: on a slow line, it takes minutes."""
-    resource = server.put("/a.zip", ARCHIVE, drip=(20_000, 0.01))
+    # However busy the machine is, the rest does not come before the call is killed.
+    stop = len(ARCHIVE) - 600_000
+    resource = server.put("/a.zip", ARCHIVE, drip=(20_000, 0.01), stall=stop)
     killed(server, fetch, BIG_TAIL, lambda: held(fetch.part) > 300_000)
     kept = held(fetch.part)
     assert 300_000 < kept < 1 << 20
@@ -161,10 +161,10 @@ def test_a_killed_call_keeps_the_part_of_the_end_that_it_had(server, fetch):
 
 
 def test_a_slow_line_is_written_down_every_second(server, fetch):
-    resource = server.put("/a.zip", ARCHIVE, drip=(2_000, 0.1))
+    stop = len(ARCHIVE) - BIG_TAIL.tail + 60_000
+    server.put("/a.zip", ARCHIVE, drip=(2_000, 0.1), stall=stop)
     killed(server, fetch, BIG_TAIL, lambda: held(fetch.part) > 10_000)
     assert 10_000 < held(fetch.part) < 100_000
-    resource.drip = None
 
 
 def test_a_directory_that_was_cut_off_is_continued(server, fetch):
@@ -173,7 +173,6 @@ def test_a_directory_that_was_cut_off_is_continued(server, fetch):
     server.put("/a.zip", archive, cuts=[len(archive) - 200_000])
     with pytest.raises(FetchError, match="the connection broke off"):
         fetch(server.url("/a.zip"), options=IMPATIENT)
-    server.settle()
     kept, before = held(fetch.part), server.sent
     assert kept > LARGEST_ENDING
     fetch(server.url("/a.zip"), options=QUICK)
@@ -304,7 +303,6 @@ def test_a_wrong_digest_names_both(server, fetch):
 def test_what_is_not_there_is_said_with_its_address(server, fetch):
     with pytest.raises(FetchError, match=r"http://127\.0\.0\.1:\d+/b\.zip answers 404 Not Found"):
         fetch(server.url("/b.zip?token=secret"))
-    server.settle()
     assert len(server.requests) == 1
 
 
@@ -323,7 +321,6 @@ def test_passing_failures_are_tried_again(server, fetch):
     failures = [(500, {}), (503, {"Retry-After": "0"}), (429, {"Retry-After": "nonsense"})]
     server.put("/a.zip", ARCHIVE, failures=failures)
     assert fetch(server.url("/a.zip")).sha256 == DIGEST
-    server.settle()
     assert [request.status for request in server.requests[:3]] == [500, 503, 429]
 
 
@@ -331,7 +328,6 @@ def test_a_server_that_never_recovers_is_given_up(server, fetch):
     server.put("/a.zip", ARCHIVE, failures=[(503, {"Retry-After": "3600"})] * 20)
     with pytest.raises(FetchError, match="503 Service Unavailable \\(4 attempts\\)"):
         fetch(server.url("/a.zip"))
-    server.settle()
     assert len(server.requests) == QUICK.attempts
 
 
@@ -507,7 +503,6 @@ def test_a_disk_that_fills_up_meanwhile_keeps_the_part(server, fetch, small_disk
     assert "is kept" in error.value.hint
     filler.unlink()
     resource.before = None
-    server.settle()
     before, kept = server.sent, held(fetch.part)
     assert kept > 0
     fetch(server.url("/a.zip"))
@@ -555,16 +550,22 @@ def test_a_server_that_stays_silent_is_given_up_with_the_command_that_resumes(se
     def silent(number: int) -> None:
         resource.stall = 300_000 if number else None
 
+    def given_up_when_silent(factor: float) -> bool:
+        patient = replace(QUICK, stall_timeout=0.2 * factor, watched=0.5 * factor, attempts=50)
+        found = rf"only \d+ bytes arrived in {patient.watched:.0f} s"
+        with pytest.raises(FetchError, match=found) as error:
+            fetch(server.url("/a.zip"), options=patient, typed="fdl libtorch install cpu")
+        if held(fetch.part) < LARGEST_ENDING + 300_000:
+            return False
+        assert error.value.hint == (
+            "check the network and type the same command again; what was fetched is kept: "
+            "fdl libtorch install cpu"
+        )
+        return True
+
     resource = server.put("/a.zip", ARCHIVE, before=silent)
-    patient = replace(QUICK, stall_timeout=0.2, watched=0.5, attempts=50)
-    with pytest.raises(FetchError, match=r"only \d+ bytes arrived in 0 s") as error:
-        fetch(server.url("/a.zip"), options=patient, typed="fdl libtorch install cpu")
-    assert error.value.hint == (
-        "check the network and type the same command again; what was fetched is kept: "
-        "fdl libtorch install cpu"
-    )
+    at_some_pace(given_up_when_silent)
     resource.before = resource.stall = None
     kept, before = held(fetch.part), server.sent
-    assert kept >= LARGEST_ENDING + 300_000
     assert fetch(server.url("/a.zip")).sha256 == DIGEST
     assert server.sent - before == len(ARCHIVE) - kept

@@ -129,7 +129,9 @@ def test_killed_at_any_moment_the_store_is_right_and_the_next_call_continues(
 
 def test_what_a_killed_download_had_is_not_fetched_again(start, libtorch, store, mirror):
     content = archive(TORCH, "cpu", size=SIZE)
-    resource = offer(mirror, TORCH, "cpu", content=content, drip=(100_000, 0.05))
+    # However busy the machine is, the rest does not come before the process is killed.
+    slow = {"drip": (100_000, 0.05), "stall": SIZE * 2 // 3}
+    resource = offer(mirror, TORCH, "cpu", content=content, **slow)
     process = start("install", "cpu", "--torch", TORCH)
     # More than what is fetched between two lines of the journal.
     wait_for(lambda: mirror_bytes(store) >= SIZE // 2)

@@ -86,6 +86,7 @@ def test_install_puts_a_whole_variant_into_use(libtorch, store):
 def test_install_twice_fetches_once_and_still_activates(libtorch, store, mirror):
     libtorch("install", "cpu", "--torch", TORCH)
     (store / ".active").write_text("")
+    mirror.settle()
     fetched = len(mirror.requests)
     again = libtorch("install", "cpu", "--torch", TORCH)
     assert again.exit == 0
@@ -360,9 +361,12 @@ def test_an_installed_torch_package_is_a_source_too(libtorch, store, tmp_path):
     ZipFile(torch_wheel(tmp_path, "2.13.0", cuda="13.0")).extractall(site)
     (site / "nvidia" / "cu13" / "lib").mkdir(parents=True)
     (site / "nvidia" / "cu13" / "lib" / "libcudart.so.13").write_bytes(b"the runtime")
+    (site / "torch.libs").mkdir(exist_ok=True)
+    (site / "torch.libs" / "libarm_compute.so").write_bytes(b"what auditwheel brought")
     assert libtorch("install", "--source", str(site / "torch")).exit == 0
     folder = store / "precompiled" / "cu130"
     assert (folder / "lib" / "libcudart.so.13").read_bytes() == b"the runtime"
+    assert (folder / "lib" / "libarm_compute.so").read_bytes() == b"what auditwheel brought"
     assert "cuda=13.0\n" in (folder / ".arch").read_text()
     assert (site / "torch" / "version.py").is_file()
 

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from packaging.tags import platform_tags
 
 from fdl.base.errors import LibtorchError, UsageError
 from fdl.base.hardware import Gpu, Nvidia, Trouble
 from fdl.libtorch.catalog import archs_argument
 from fdl.libtorch.request import Request, decide, variant_of_cuda
+from fdl.libtorch.sources import Wanted
 from tests.rows import each_row
 
 
@@ -31,6 +33,13 @@ def test_without_a_card_it_is_the_cpu_variant():
     assert decision.source.wanted.variant == "cpu"
     assert decision.notes == ("no NVIDIA GPU found, so it is the variant for the processor",)
     assert decision.remedy == ""
+
+
+@each_row("other", ["macosx_14_0_arm64", "win_amd64", "manylinux_2_28_ppc64le"])
+def test_a_lock_may_name_wheels_for_several_systems(other):
+    here = next(platform_tags())
+    locked = [f"torch-2.13.0+cpu-cp311-cp311-{here}.whl", f"torch-2.13.0-cp39-none-{other}.whl"]
+    assert decided(locked=locked).source.wanted == Wanted("2.13.0", "cpu")
 
 
 NOT_LOADED = Trouble("driver-not-loaded", "its module is not loaded", "sudo modprobe nvidia")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
+from array import array
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from fdl.base.step_trace import Batches
 from fdl.runs.acts import differing
-from fdl.runs.causes import changed_lines, kind_of
+from fdl.runs.causes import changed_code, changed_lines, kind_of
 from fdl.runs.run import read
+from fdl.runs.trace import first_difference
+from fdl.runs.trace_file import Stretch, Trace
 from tests import fork_server
 from tests.conftest import training_path
 from tests.fdl.run_directory.trails import trail
@@ -279,6 +284,18 @@ def test_what_no_record_explains_is_said(bench, base, faster, tmp_path):
     )
 
 
+def test_a_norm_that_only_one_run_has_hides_no_other_one(tmp_path):
+    def trace(*norms):
+        made = Trace(tmp_path)
+        made.facts = {"world_size": 1}
+        made.stretches = [Stretch(0, Batches(0, 0, 1, 0, 4, 4))]
+        made.losses, made.norms = array("d", [1.0, 1.0, 1.0]), array("d", norms)
+        return made
+
+    found = first_difference(trace(math.nan, 2, 3), trace(1, 2, 4))
+    assert (found.step, found.what, found.left, found.right) == (3, "gradients", 3, 4)
+
+
 def test_words_that_cannot_be_compared_end_with_two(bench, base):
     assert bench.fdl("runs", "diff", base, base).returncode == 2
     unknown = bench.fdl("runs", "diff", base, "nothing-like-that")
@@ -338,6 +355,28 @@ def test_a_resumed_training_agrees_with_one_that_was_not_interrupted(bench):
 )  # fmt: skip
 def test_a_setting_has_a_kind_by_its_name(name, kind):
     assert kind_of(name) == kind
+
+
+@each_row(
+    ("left", "right", "expected"),
+    [
+        (["+a", "+b"], ["+b", "+a"], ("x.py:1: +b", "x.py:2: +a", "x.py:1: -a", "x.py:2: -b")),
+        (["+a"], ["+a", "+a"], ("x.py:2: +a",)),
+        (["+a", "+a"], ["+a"], ("x.py:2: -a",)),
+        (["+a", "+b"], ["+b"], ("x.py:1: -a",)),
+        (["+a"], ["+a"], None),
+    ],
+)
+def test_the_same_lines_in_another_order_or_number_are_changed_code(
+    tmp_path_factory, left, right, expected
+):
+    folder, head = tmp_path_factory.mktemp("code"), "diff --git a/x.py b/x.py\n@@ -0,0 +1 @@\n"
+    runs = [read(trail(folder / f"2026-01-31T1{hour}-00-00")) for hour in range(2)]
+    for run, lines in zip(runs, (left, right), strict=True):
+        text = "".join(f"{line}\n" for line in lines)
+        (run.path / "code.diff").write_text(f"# commit: {'a' * 40}\n{head}{text}")
+    causes = list(changed_code(*runs))
+    assert [one.lines for one in causes] == ([expected] if expected else [])
 
 
 def test_changed_lines_have_their_places():

@@ -128,6 +128,33 @@ def test_a_file_store_of_mlflow(home, fdl):
     ]  # fmt: skip
 
 
+def test_a_model_that_a_run_has_logged_is_no_run(home, fdl):
+    store = mlflow_store(home / "mlruns")
+    model = "941572346455285655/models/m-4f0c"
+    written(
+        store,
+        {
+            f"{model}/meta.yaml": "model_id: m-4f0c\nname: model\nlifecycle_stage: active\n"
+            "status: 2\nsource_run_id: d86185e79c8f4c3182d4fba412c347a4\n",
+            f"{model}/metrics/loss": "1795500487486 0.5 1 d86185e79c8f4c3182d4fba412c347a4\n",
+        },
+    )
+    assert fdl("runs", "import", "mlruns").err == "1 run: 1 new\n"
+    assert [run.name for run in search([home / "out"])] == ["bold-fox"]
+
+
+def test_a_metric_called_step_does_not_number_the_rows(home, fdl):
+    store = mlflow_store(home / "mlruns")
+    (metrics,) = store.glob("*/*/metrics")
+    written(metrics, {"step": "1795500487486 100 1\n"})
+    assert fdl("runs", "import", "mlruns").exit == 0
+    document = json.loads(fdl("runs", "show", "bold-fox", "--json").out)
+    assert document["best"]["train/loss"] == {"value": 0.5, "step": 1}
+    assert (home / "out/imported/bold-fox/metrics.csv").read_text().splitlines()[0] == (
+        "step,acc,train/loss"
+    )
+
+
 def test_a_second_import_updates_and_never_doubles(home, fdl):
     mlflow_store(home / "mlruns", status=1)
     fdl("runs", "import", "mlruns")

@@ -47,6 +47,7 @@ def test_settings_of_the_hparams_plugin_are_taken_over(tmp_path):
     start = field(3, settings + field(9, b"?")) + field(9, b"?")
     made = imported(tmp_path, event(0, session(b"_hparams_/session_start_info", start)))
     assert made.config == {"depth": 3, "lr": 0.5, "opt": "adam", "flag": True}
+    assert list(made.config) == sorted(made.config)
     assert isinstance(made.config["depth"], int)
     assert (made.curves, made.origin) == ({}, "HParams of TensorBoard")
 

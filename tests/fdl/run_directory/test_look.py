@@ -179,6 +179,15 @@ def test_a_run_whose_record_is_broken_is_told_from_one_that_is_not_there(runs, f
     assert f"out/{FIRST} has a run.json, and no config.json" in fdl("runs", "tail", word).err
 
 
+def test_a_broken_run_is_told_wherever_the_list_finds_it(runs, fdl):
+    name = "2026-03-01T10-00-00"
+    (trail(runs / "sweep" / name) / "run.json").write_text("{half")
+    assert f"out/sweep/{name}" in fdl("runs", "list").out
+    session = fdl("runs", "show", name)
+    assert (session.exit, session.out) == (1, "")
+    assert f"out/sweep/{name} has a run.json that is broken" in session.err
+
+
 def test_a_setting_is_the_same_whether_fdl_or_a_person_gave_it(runs, fdl):
     trail(runs / "2026-03-01T10-00-00", config={"lr": {"value": 0.2, "origin": "default"}})
     document = json.loads(fdl("runs", "compare", "last", SECOND, "--json").out)

@@ -18,7 +18,10 @@ NAME = "2026-01-31T10-00-00"
 
 def end(run, state):
     record = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({**record, "state": state}))
+    ended = run / "run.json.new"
+    ended.write_text(json.dumps({**record, "state": state}))
+    # At once: whoever follows the run looks at any time.
+    ended.replace(run / "run.json")
 
 
 def test_the_last_lines(tmp_path, fdl):

@@ -111,6 +111,17 @@ def test_an_act_is_sent_and_its_answer_printed(runs, fdl, training):
     assert training.asked[-1] == {"flodl": 1, "act": "set", "key": "beta", "value": "2"}
 
 
+def test_an_answer_may_be_waited_for_without_end(runs, fdl, training):
+    running(runs, socket=str(training.path))
+    training.answer = {"ok": True, "act": "pause", "step": 7, "text": "it waits"}
+    session = fdl("runs", "tell", "last", "pause", "--timeout", "inf")
+    assert (session.exit, session.err) == (0, "")
+    for wrong in ("nan", "0", "-1"):
+        session = fdl("runs", "tell", "last", "pause", f"--timeout={wrong}")
+        assert session.exit != 0
+        assert "--timeout takes more than 0 seconds" in session.err, wrong
+
+
 def test_a_refusal_is_an_error_with_exit_code_1(runs, fdl, training):
     running(runs, socket=str(training.path))
     training.answer = {"ok": False, "error": "'x' is not a live setting of this program"}

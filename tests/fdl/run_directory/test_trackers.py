@@ -10,9 +10,12 @@ import shutil
 import subprocess
 import sys
 from array import array
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 import pytest
 
+from fdl.run.tracker import variables
 from tests.conftest import FIXTURES, typed_in
 from tests.flodl.monitor.media.wandb_files import offline_files, offline_records
 from tests.rows import each_row
@@ -174,6 +177,20 @@ def test_the_exit_code_says_how_a_run_ended(program, fdl):
     assert json.loads(record.read_text())["state"] == "failed"
 
 
+def test_a_run_of_a_sweep_that_is_repeated_has_the_curves_of_its_last_start(program, fdl):
+    root = program(
+        "again = pathlib.Path('mended').exists()\n"
+        "run(str(time.time_ns()), time.time_ns() // 10**6, loss=[1] if again else [9, 9])\n"
+        "sys.exit(0 if again else 3)\n"
+    )
+    assert fdl("go", "--each", "seed=1").exit == 3
+    (root / "mended").touch()
+    assert fdl("sweep", "resume", "--retry", "failed").exit == 0
+    [record] = root.rglob("run.json")
+    assert curves(record.parent) == {"loss": [(0, 1.0)]}
+    assert len(list(record.parent.glob("mlruns/0/*"))) == 2, "the files of the tracker stay"
+
+
 def test_a_program_that_logs_nothing_is_warned_about(program, fdl):
     program("print('hello')\n")
     session = fdl("go")
@@ -193,7 +210,7 @@ def test_a_preset_may_turn_a_tracker_off(program, fdl):
 def test_curves_are_there_while_the_program_runs(program, fdl):
     # The program ends once fdl has written its curve.
     program(
-        "run('one', 1000, loss=[2, 1])\n"
+        "run('one', 1000, loss=[2, 1]).joinpath('latest').symlink_to('not there yet')\n"
         "file = pathlib.Path(os.environ['FDL_RUN_DIR'], 'metrics.csv')\n"
         "end = time.monotonic() + 60\n"
         "while not file.exists() and time.monotonic() < end:\n"
@@ -201,6 +218,13 @@ def test_curves_are_there_while_the_program_runs(program, fdl):
         "sys.exit(0 if file.exists() else 9)\n"
     )
     assert fdl("go").exit == 0
+
+
+@each_row("folder", ["/home/me/C# port", "/data/100%25", "/läufe/a?b"])
+def test_the_store_of_mlflow_has_the_address_that_mlflow_reads(folder):
+    store = variables("mlflow", folder)["MLFLOW_TRACKING_URI"]
+    # As `local_file_uri_to_path` of MLflow does.
+    assert url2pathname(urlparse(store).path) == f"{folder}/mlruns"
 
 
 def test_a_tracker_that_does_not_exist_is_refused(program, fdl):

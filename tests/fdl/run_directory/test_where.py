@@ -60,6 +60,30 @@ def test_a_metric_on_the_right_has_its_explicit_name(runs):
     assert refused.value.hint == "write `last:both` for the metric"
 
 
+def test_a_day_on_which_the_clock_changes_has_all_of_its_hours(tmp_path, monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        trail(tmp_path / "2026-01-01T10-00-00", started="2026-10-25T23:30:00+01:00")
+        trail(tmp_path / "2026-01-02T10-00-00", started="2026-03-30T00:30:00+02:00")
+        runs = search([tmp_path])
+        assert found(runs, "started = 2026-10-25") == "a"
+        assert found(runs, "started > 2026-10-25") == ""
+        assert found(runs, "started <= 2026-03-29") == ""
+        assert found(runs, "started = 2026-03-30") == "b"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_two_settings_are_equal_where_one_of_them_is_a_number_written_as_text(tmp_path):
+    trail(tmp_path / "2026-01-01T10-00-00", config={"width": 64, "height": "64"})
+    trail(tmp_path / "2026-01-02T10-00-00", config={"width": 64, "height": "sixty"})
+    runs = search([tmp_path])
+    assert found(runs, "width = config.height") == "a"
+    assert found(runs, "width != config.height") == "b"
+
+
 def test_an_age_counts_from_now(tmp_path):
     began = datetime.now(UTC) - timedelta(hours=5)
     trail(tmp_path / f"{began:%Y-%m-%dT%H-%M-%S}", "running", started=began.isoformat())

@@ -157,6 +157,19 @@ def test_a_run_that_trains_is_told_again_when_its_curves_grow(tmp_path, cache):
     assert len(told(catalog.changes(first.version))) == 1
 
 
+def test_a_run_is_told_again_when_its_program_has_written_metrics(tmp_path, cache):
+    here = {"pid": os.getpid(), "host": socket.gethostname(), "boot_id": boot_id()}
+    run = trail(tmp_path / "runs" / NAME, "running", argv=["train"], **here)
+    (run / "metrics.csv").unlink()
+    lines = run / "metrics.jsonl"
+    lines.write_text('{"step": 1, "loss": 2}\n')
+    catalog = Catalog([tmp_path / "runs"], cache)
+    first = catalog.changes(-1)
+    lines.write_text('{"step": 1, "loss": 2}\n{"step": 2, "loss": 1}\n')
+    [row] = told(catalog.changes(first.version))
+    assert row["metrics"]["loss"]["last"] == 1
+
+
 def test_what_was_read_is_kept_for_the_next_page(tmp_path, cache, monkeypatch):
     run = trail(tmp_path / "runs" / NAME)
     once = rows(Catalog([tmp_path / "runs"], cache))

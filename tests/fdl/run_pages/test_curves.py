@@ -97,6 +97,33 @@ def test_a_program_with_a_column_of_steps_is_drawn_over_them(tmp_path):
     assert (pieces.steps, pieces.mean) == ([100, 200], [2.0, 1.0])
 
 
+def test_steps_that_a_program_wrote_in_another_order_are_drawn_in_theirs(tmp_path):
+    run = trail(tmp_path / "runs" / "2026-01-31T10-00-00", argv=["train"])
+    (run / "metrics.csv").write_text("step,loss\n3,1.0\n1,3.0\n2,2.0\n")
+    [entry] = Catalog([tmp_path / "runs"], Cache(tmp_path / "cache")).entries()
+    pieces = curve(entry, Request("loss", "step"))
+    assert (pieces.steps, pieces.mean) == ([1, 2, 3], [3.0, 2.0, 1.0])
+    assert entry.row["metrics"]["loss"]["last"] == 1.0
+
+
+def test_several_rows_of_an_epoch_stand_at_its_last_step(tmp_path):
+    run = trail(tmp_path / "runs" / "2026-01-31T10-00-00", argv=["train"])
+    (run / "metrics.csv").write_text(
+        "epoch,step,loss,val\n1,50,2.0,\n1,100,1.5,\n1,100,,3.0\n2,200,1.0,\n2,200,,2.5\n"
+    )
+    [entry] = Catalog([tmp_path / "runs"], Cache(tmp_path / "cache")).entries()
+    assert curve(entry, Request("loss", "step")).steps == [100, 200]
+    assert curve(entry, Request("val", "step")).mean == [3.0, 2.5]
+
+
+def test_a_page_is_not_drawn_over_steps_that_only_some_rows_have(tmp_path):
+    run = trail(tmp_path / "runs" / "2026-01-31T10-00-00", argv=["train"])
+    (run / "metrics.csv").write_text("epoch,step,loss\n1,50,2.0\n2,,1.0\n")
+    [entry] = Catalog([tmp_path / "runs"], Cache(tmp_path / "cache")).entries()
+    assert not entry.row["has_steps"]
+    assert curve(entry, Request("loss", "epoch")).mean == [2.0, 1.0]
+
+
 def test_values_that_are_not_finite_are_marked_and_hide_no_others(tmp_path):
     sink = StepFilesSink(tmp_path / "steps")
     values = [math.nan if step == 700 else 5.0 if step == 701 else 1.0 for step in range(1000)]

@@ -22,6 +22,7 @@ from fdl.runs.pages.many import RunsPage
 from fdl.runs.pages.server import PageServer
 from flodl.monitor import Monitor
 from tests.fdl.run_directory.trails import trail
+from tests.waiting import wait_for
 
 HOSTILE = "</script><script>window.stolen=1</script>"
 
@@ -48,6 +49,19 @@ def ask(server: PageServer, path: str, method: str = "GET", **headers: str):
     return found
 
 
+def known(port: int, path: str = "/runs?since=-1"):
+    """What the page is told of the runs, once all of them are read."""
+
+    def told():
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", path)
+        found = json.loads(connection.getresponse().read())
+        connection.close()
+        return None if found["more"] or not found["order"] else found
+
+    return wait_for(told)
+
+
 def test_the_page_allows_only_its_own_script_and_style(server):
     status, headers, body = ask(server, "/")
     assert status == 200
@@ -59,8 +73,7 @@ def test_the_page_allows_only_its_own_script_and_style(server):
 
 
 def test_runs_and_curves_are_answered(server):
-    _, _, body = ask(server, "/runs?since=-1")
-    found = json.loads(body)
+    found = known(server.server_port)
     assert [row["config"]["seed"][0] for row in found["rows"]] == [1, 0]
     _, _, again = ask(server, f"/runs?since={found['version']}")
     assert json.loads(again)["rows"] == []
@@ -189,12 +202,7 @@ def test_the_command_prints_its_address_and_ends_with_ctrl_c(project, flags):
             connection.request("GET", "/runs")
             assert connection.getresponse().status == 403
             connection.close()
-        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
-        connection.request("GET", f"/{token}runs")
-        assert json.loads(connection.getresponse().read())["rows"][0]["path"] == (
-            "out/2026-01-31T10-00-00"
-        )
-        connection.close()
+        assert known(int(port), f"/{token}runs")["rows"][0]["path"] == "out/2026-01-31T10-00-00"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "")
@@ -209,7 +217,7 @@ def test_the_page_of_one_run_is_served_beside_the_others(server, tmp_path):
     monitor.write_run(run)
     monitor.log(0, 1.0, {"loss": 0.5})
     monitor.finish()
-    rows = json.loads(ask(server, "/runs?since=-1")[2])["rows"]
+    rows = known(server.server_port)["rows"]
     [number] = [row["id"] for row in rows if row["has_page"]]
     status, headers, body = ask(server, f"/{number}/")
     assert (status, "connect-src 'self'" in headers["Content-Security-Policy"]) == (200, True)

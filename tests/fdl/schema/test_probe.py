@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from fdl.programs.schema.program import script, sources
 from tests.fdl.docker_engine import Engine
 from tests.fdl.terminal import outside_container
 from tests.rows import each_row
+from tests.waiting import at_some_pace, wait_for
 
 ANSWER = """print('{"options": {"epochs": {"type": "int"}}}')\n"""
 HOST = Host(os.environ, in_container=False, terminal=True)
@@ -295,7 +295,6 @@ def alive(pid: int) -> bool:
 def test_nothing_the_program_has_started_stays_behind(level, monkeypatch, ending):
     if not Path("/proc/self/stat").exists():
         pytest.skip("looks for processes in /proc")
-    monkeypatch.setenv("FDL_SCHEMA_SECONDS", "3" if "sleep" in ending else "30")
     monkeypatch.setattr(probe, "GRACE_SECONDS", 0.2)
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     program = f"""
@@ -305,15 +304,19 @@ def test_nothing_the_program_has_started_stays_behind(level, monkeypatch, ending
         {ending}
         """
     made = level("python main.py", {"main.py": program})
-    if "sleep" in ending:
+    told = Path(made.root, "pid")
+
+    def is_asked(factor: float) -> bool:
+        monkeypatch.setenv("FDL_SCHEMA_SECONDS", str(0.5 * factor))
         assert "did not answer" in refused(made)
+        return told.exists()
+
+    if "sleep" in ending:
+        at_some_pace(is_asked)
     else:
         assert probe.refresh(made, HOST).parameters == ()
-    pid = int(Path(made.root, "pid").read_text())
-    limit = time.monotonic() + 60
-    while alive(pid) and time.monotonic() < limit:
-        time.sleep(0.01)
-    assert not alive(pid)
+    pid = int(told.read_text())
+    wait_for(lambda: not alive(pid))
 
 
 def test_a_program_that_is_too_slow_is_asked_again(level, monkeypatch):

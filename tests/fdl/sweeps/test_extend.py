@@ -4,7 +4,13 @@ import json
 
 import pytest
 
+from fdl.base.errors import UsageError
+from fdl.base.global_flags import Work
+from fdl.run.sweeps.request import Request, parse
+from fdl.run.sweeps.search import Search
+from fdl.run.sweeps.store import Row, Sweep
 from tests.fdl.sweeps.conftest import states
+from tests.rows import each_row
 
 SEARCH = ("--search", "tpe:1", "--goal", "val_loss:min", "--trials")
 
@@ -128,6 +134,23 @@ def test_a_sweep_of_the_manifest_grows_with_it(scores, fdl):
     assert "the sweep rates has 4 of these runs already" in done.err
     assert len(states(scores)) == 6
     assert not (scores / "runs/train/rates-2").exists()
+
+
+@each_row(
+    ("each", "value", "state"),
+    [
+        ("lr=3..4", "0.5", "running"),
+        ("lr=1..2", "0.75", "stopped"),
+        ("model=tiny,huge", "small", "waiting"),
+        ("lr=1..3:log", "9", "failed"),
+    ],
+)
+def test_a_trial_of_before_must_be_among_the_new_values(tmp_path, each, value, state):
+    axis = parse(each)
+    request = Request(["train"], [axis], Work(search="tpe:1", trials=2, goal="val_loss:min"))
+    before = Sweep(tmp_path, {}, [Row("1", {axis.key: value}, state)])
+    with pytest.raises(UsageError, match="the trial 1 is outside of the new values"):
+        Search(request).rebuild(before)
 
 
 @pytest.mark.slow

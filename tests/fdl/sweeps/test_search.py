@@ -39,6 +39,24 @@ def test_a_goal_is_any_name_of_a_metric(scores, fdl, goal, search):
     assert f"best {goal}: 0." in done.err
 
 
+def test_the_goal_is_the_last_value_that_was_measured(scores, fdl):
+    """A program may measure its goal more seldom than its loss."""
+    program = scores / "train/score.py"
+    program.write_text(
+        program.read_text() + "\nwith open(file + 'l', 'w') as stream:\n"
+        "    for step in range(1, 4):\n"
+        "        row = {'step': step, 'loss': 1.0} | ({'acc': args.lr} if step == 2 else {})\n"
+        "        print(json.dumps(row), file=stream)\n"
+        "os.unlink(file)\n"
+    )
+    done = fdl("--search", "random:1", "--goal", "acc:max", "--trials", "2", "train",
+               "--each", "lr=0.1..1")  # fmt: skip
+    assert done.exit == 0, done.err
+    best = max(float(point["lr"]) for point in varied(scores))
+    assert f"best acc: {best} of" in done.err
+    assert f"acc={best:.4f}" in fdl("sweep", "show").out
+
+
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_values(scores, fdl):
     found = []

@@ -318,7 +318,7 @@ def test_epoch_metrics_and_source_configuration_are_kept_as_strings(tmp_path):
     assert strings["epoch"] == "7"
     assert json.loads(strings["metrics"]) == {"loss": 0.5, "accuracy": None}
     assert strings["source_config"] == '{"a": 1}'
-    other = {"accuracy": math.inf, "loss": 0.5}
+    other = {"accuracy": torch.tensor(math.inf), "loss": torch.tensor(0.5)}
     again = tmp_path / "y.fdl"
     save_checkpoint_file(again, [], [], epoch=7, metrics=other, source_config='{"a": 1}')
     assert again.read_bytes() == path.read_bytes()

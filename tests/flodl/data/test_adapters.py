@@ -152,9 +152,9 @@ class Table:
         self.column_names = list(columns)
         self.format: dict[str, Any] = {"type": None}
 
-    def with_format(self, kind: str) -> Table:
+    def with_format(self, kind: str, columns: list[str]) -> Table:
         table = Table(self.columns, self.features)
-        table.format = {"type": kind}
+        table.format = {"type": kind, "columns": columns}
         return table
 
     def __len__(self) -> int:
@@ -218,3 +218,19 @@ def test_the_real_library_gives_the_same() -> None:
         DataLoader(table.to_iterable_dataset(), 1)
     with pytest.raises(TypeError, match="pass one of its members, 'train'"):
         DataLoader(datasets.DatasetDict(train=table), 1)
+
+
+def test_the_format_of_a_table_chooses_its_columns_and_a_transform_its_members() -> None:
+    datasets = pytest.importorskip("datasets", reason="needs the datasets library")
+    table = datasets.Dataset.from_dict({"text": ["a", "b"], "x": [[1, 2], [3, 4]], "y": [5, 6]})
+    for kind in (None, "numpy", "torch", "arrow"):
+        loader = DataLoader(table.with_format(kind, columns=["y", "x"]), 2, shuffle=False)
+        assert loader.names == ("x", "y")
+        batch = next(loader.epoch(0))
+        assert (batch["x"].tolist(), batch["y"].tolist()) == ([[1, 2], [3, 4]], [5, 6])
+    everything = table.with_format("torch", columns=["x"], output_all_columns=True)
+    with pytest.raises(DataError, match="column 'text' holds <U1 values"):
+        next(DataLoader(everything, 2).epoch(0))
+    doubled = table.with_transform(lambda rows: {"z": [2 * y for y in rows["y"]]})
+    batch = next(DataLoader(doubled, 2, shuffle=False).epoch(0))
+    assert (batch.names, batch["z"].tolist()) == (("z",), [10, 12])

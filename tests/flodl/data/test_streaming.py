@@ -19,6 +19,7 @@ from flodl.errors import DataError, StateError
 from tests import fork_server
 from tests.flodl.data.sources import Failing, Numbers, Recorded, Slow, Whole, collect, orders
 from tests.rows import each_row
+from tests.waiting import wait_for
 
 GIB = 2**30
 
@@ -198,10 +199,6 @@ def test_the_depth_of_a_loader_can_be_read_and_set() -> None:
         loader.set_prefetch_depth(-1)
 
 
-def wait_for(condition: threading.Event) -> None:
-    assert condition.wait(10)
-
-
 def test_no_more_than_the_depth_is_read_ahead() -> None:
     reached = threading.Event()
 
@@ -218,10 +215,11 @@ def test_no_more_than_the_depth_is_read_ahead() -> None:
     batches = loader.epoch(0)
     next(batches)
     # One is with us and two are ready; the thread has nothing to do.
+    wait_for(lambda: len(data.read) == 3)
     assert not reached.wait(0.2)
     assert data.read == [0, 1, 2]
     loader.set_prefetch_depth(3)
-    wait_for(reached)
+    wait_for(reached.is_set)
     assert data.read == [0, 1, 2, 3]
     assert [int(batch[0]) for batch in batches] == list(range(1, 20))
 
@@ -352,7 +350,7 @@ def test_the_next_batch_is_read_while_the_consumer_works() -> None:
 
     batches = DataLoader(Watched(5), 1, shuffle=False, streaming=True).epoch(0)
     assert int(next(batches)[0]) == 0
-    wait_for(read)  # nobody has asked for it yet
+    wait_for(read.is_set)  # nobody has asked for it yet
     assert [int(batch[0]) for batch in batches] == [1, 2, 3, 4]
 
 

@@ -14,6 +14,7 @@ from flodl.ddp_bench.evaluation import _distance, _fingerprint
 from flodl.ddp_bench.summary import FiledRun, summarise
 from flodl.ranks.averaging.average import ParameterAverager
 from tests.flodl.ddp_bench.figures import record, row
+from tests.ports import kept_port
 from tests.rows import each_row
 
 QUICK = "solo-0,cpu-cadence,control-unaveraged,control-reversed"
@@ -153,19 +154,16 @@ def test_averaging_is_whole_again_behind_a_control():
 
 
 def test_without_network_the_packaged_data_is_named(here, capsys, monkeypatch):
-    # Nothing answers at this port of this machine.
-    import socket
     from dataclasses import replace
 
     from flodl.ddp_bench import data
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     (file, *_) = data._REMOTE["mnist"]
-    away = replace(file, folders=(f"http://127.0.0.1:{port}/",))
-    monkeypatch.setitem(data._REMOTE, "mnist", (away,))
-    assert main(Args.try_parse_from(["--model", "mlp", "--mode", "solo-0", "--batches", "1"])) == 2
+    with kept_port() as port:
+        away = replace(file, folders=(f"http://127.0.0.1:{port}/",))
+        monkeypatch.setitem(data._REMOTE, "mnist", (away,))
+        words = ["--model", "mlp", "--mode", "solo-0", "--batches", "1"]
+        assert main(Args.try_parse_from(words)) == 2
     said = capsys.readouterr().err
     assert "--data packaged" in said
     assert file.name in said

@@ -27,7 +27,10 @@ posix_only = pytest.mark.skipif(os.name != "posix", reason="needs Unix sockets")
 
 
 class Telling(Callback):
-    """Tells the training several things after the fourth step of rank 0, as fdl does."""
+    """Tells the training several things after the fourth step of rank 0, as fdl does.
+
+    The training ends once it was told all of them.
+    """
 
     def __init__(self, folder: Path, acts: list[list[str]]) -> None:
         self._folder, self._acts = folder, acts
@@ -38,6 +41,8 @@ class Telling(Callback):
         if self._thread is None and run.global_step >= 4:
             self._thread = threading.Thread(target=self._tell)
             self._thread.start()
+        if self._thread is not None and not self._thread.is_alive():
+            run.stop("told")
 
     def _tell(self) -> None:
         found = read(self._folder)
@@ -55,7 +60,7 @@ def told(group: Group, policy: str, folder: Path, acts: list[list[str]]) -> Outc
     if group.leads:
         run = RunDirectory.create(folder / "runs")
         builder |= {"run_dir": run, "callbacks": Telling(run.path, acts)}
-    return train(group, n=4000, epochs=1, policy=policy, builder=builder)
+    return train(group, n=4000, epochs=1000, policy=policy, builder=builder)
 
 
 @posix_only

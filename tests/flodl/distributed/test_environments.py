@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from datetime import timedelta
 
@@ -15,6 +14,7 @@ from flodl.ranks.group import Group, LocalGroup
 from flodl.ranks.launch.join import DEVICE_VARIABLE, join
 from flodl.ranks.launch.launcher import detect, first_host
 from tests.flodl.distributed.ranks import Ranks
+from tests.ports import kept_port
 from tests.rows import each_row
 
 TORCHRUN = {
@@ -202,10 +202,8 @@ def _gather_as_slurm_task(of_test: Group, port: int) -> list[list[float]]:
 
 
 def test_slurm_tasks_find_each_other_by_the_node_list(ranks: Ranks) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    results = ranks(2, _gather_as_slurm_task, port)
+    with kept_port() as port:
+        results = ranks(2, _gather_as_slurm_task, port)
     assert results == [[[0.0, 0.0], [1.0, 1.0]]] * 2
 
 

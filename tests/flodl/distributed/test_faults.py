@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from flodl import checkpoint_metadata
 from flodl.train.run.verify import verify_run
 from tests.flodl.distributed.jobs import job
+from tests.ports import kept_port
 
 AGAIN = 120
 """Seconds after which a training that does not go on counts as stuck.
@@ -148,22 +150,13 @@ def test_two_nodes_on_one_host_agree_with_one(tmp_path: Path) -> None:
         assert single.wait() == 0, single.output()
         expected = single.result(0)["params"]
     common = ("--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=two")
-    endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
-    with (
-        job(together, options, *common, endpoint) as first,
-        job(together, options, *common, endpoint) as second,
-    ):
+    with ExitStack() as stack:
+        endpoint = f"--rdzv-endpoint=127.0.0.1:{stack.enter_context(kept_port())}"
+        first, second = (
+            stack.enter_context(job(together, options, *common, endpoint)) for _ in range(2)
+        )
         assert first.wait() == 0, first.output()
         assert second.wait() == 0, second.output()
         for rank in (0, 1):
             for mine, theirs in zip(first.result(rank)["params"], expected, strict=True):
                 assert mine == pytest.approx(theirs, abs=1e-6)
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
-from flodl import Callback, RunDirectory
+from flodl import Callback, RunDirectory, Trainer
 from flodl.ranks.group import Group
+from flodl.train.runner import carry_out
 from tests.flodl.distributed.ranks import RankError, Ranks
-from tests.flodl.distributed.trainings import Numbers, Outcome, train
+from tests.flodl.distributed.trainings import Numbers, Outcome, linear, plan_of, sgd, train
 
 
 class Stream(IterableDataset[tuple[Tensor, Tensor, Tensor]]):
@@ -150,3 +152,47 @@ def with_a_bad_batch(group: Group) -> Outcome:
 def test_a_loss_that_is_not_finite_ends_all_ranks(ranks: Ranks) -> None:
     with pytest.raises(RankError, match="the loss of a rank is not finite"):
         ranks(2, with_a_bad_batch)
+
+
+class Rates(Callback):
+    """The learning rate after each step of a rank, with a scheduler of torch."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_step_end(self, run: Any) -> None:
+        self.seen.append(run.optimizer.param_groups[0]["lr"])
+
+
+class EverySecond:
+    """A loss scaler that leaves out every second step."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def scale(self, loss: Tensor) -> Tensor:
+        return loss
+
+    def step(self, optimizer: Any, **_: Any) -> bool:
+        self.calls += 1
+        if self.calls % 2:
+            optimizer.step()
+        return self.calls % 2 == 1
+
+    def update(self) -> None:
+        pass
+
+
+def scheduled(group: Group) -> list[float]:
+    rates = Rates()
+    builder = Trainer.builder(linear, sgd, lambda net, batch: net(batch[0]).square().mean())
+    builder.dataset(Stream(56)).batch_size(8).num_epochs(1).progress(False).callbacks(rates)
+    builder.grad_scaler(EverySecond())
+    builder.lr_scheduler(lambda o: lr_scheduler.ExponentialLR(o, 0.5), "step")
+    carry_out(plan_of(builder), group)
+    return rates.seen
+
+
+def test_a_step_that_a_scaler_left_out_counts_on_no_rank(ranks: Ranks) -> None:
+    first, second = ranks(2, scheduled)  # the second rank has no batch in the fourth step
+    assert first == second == [0.025, 0.025, 0.0125, 0.0125]

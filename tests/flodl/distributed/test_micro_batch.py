@@ -72,12 +72,19 @@ def test_the_ledger_has_each_sample_once(ranks: Ranks, tmp_path: Path) -> None:
 
 
 def test_a_batch_of_any_structure_is_split_by_its_samples() -> None:
-    batch = {"x": torch.arange(10).view(5, 2), "y": [torch.arange(5)], "scale": torch.ones(3)}
+    batch: dict[str, Any] = {
+        "x": torch.arange(10).view(5, 2), "y": [torch.arange(5)], "scale": torch.ones(3),
+        "names": list("abcde"), "texts": tuple("abcde"), "unit": ["m"],
+    }  # fmt: skip
     found = list(pieces(batch, 2))
     assert [part for _, part in found] == pytest.approx([0.4, 0.4, 0.2])
     assert torch.equal(torch.cat([one["x"] for one, _ in found]), batch["x"])
     assert [len(one["y"][0]) for one, _ in found] == [2, 2, 1]
     assert all(len(one["scale"]) == 3 for one, _ in found)
+    assert [(one["names"], one["texts"]) for one, _ in found] == [
+        (["a", "b"], ("a", "b")), (["c", "d"], ("c", "d")), (["e"], ("e",)),
+    ]  # fmt: skip
+    assert all(one["unit"] == ["m"] for one, _ in found)
 
 
 # --- What fits ---------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flodl import Batch, DataLoader, RunDirectory
+from flodl import Batch, DataLoader, GradScaler, RunDirectory
 from flodl.ranks.group import Group
 from flodl.train.run.verify import verify_run
 from tests.flodl.distributed.ranks import Ranks
@@ -103,3 +103,20 @@ def train_guarded_in_bf16(
     group: Group, run: RunDirectory, bad: tuple[int, ...]
 ) -> tuple[list[Tensor], list[float]]:
     return train_guarded(group, run, bad, 1e6, {"every": 5}, precision="bf16")
+
+
+def train_in_fp16(group: Group, scaler: Any) -> Outcome:
+    builder = {"autocast": torch.float16, "grad_scaler": scaler, "max_grad_norm": 1.0}
+    return train(group, n=24, policy="sync", model=network, optimizer=momentum, builder=builder)
+
+
+@pytest.mark.parametrize(
+    "scaler", [GradScaler(), torch.amp.GradScaler("cpu")], ids=["flodl", "torch"]
+)
+def test_a_rank_without_a_batch_takes_the_steps_of_the_others_in_fp16(
+    ranks: Ranks, scaler: Any
+) -> None:
+    first, second = ranks(2, train_in_fp16, scaler)  # three batches: one rank has the last alone
+    assert [len(one.batches) for one in (first, second)] == [4, 2]
+    assert same(first.params, second.params)
+    assert same(first.moments, second.moments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from flodl.ranks.signature import check_same, difference, reads_files, signature
 from flodl.train.observers.digests import few_samples_digest
 from tests import fork_server
 from tests.flodl.distributed.ranks import RankError
+from tests.ports import kept_port
 
 BOTH = ("rank 0", "rank 1")
 
@@ -96,20 +96,19 @@ def test_a_changed_sample_changes_the_digest_of_small_data():
 
 
 def test_a_launcher_of_ones_own_over_two_hosts_is_told_which_file_differs(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     programs = []
-    for rank, host in enumerate(("alpha", "beta")):
-        folder = tmp_path / host
-        folder.mkdir()
-        (folder / "train.py").write_text(PROGRAM)
-        (folder / "net.py").write_text(NET + "# of today\n" * rank)
-        told = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
-        told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "FLODL_HOST": host}
-        told |= {"GLOO_SOCKET_IFNAME": "lo"}
-        env = {**os.environ, **{name: str(value) for name, value in told.items()}}
-        programs.append(fork_server.start("train.py", cwd=folder, env=env, torch=True))
-    texts = [program.communicate(timeout=60) for program in programs]
+    with kept_port() as port:
+        for rank, host in enumerate(("alpha", "beta")):
+            folder = tmp_path / host
+            folder.mkdir()
+            (folder / "train.py").write_text(PROGRAM)
+            (folder / "net.py").write_text(NET + "# of today\n" * rank)
+            told = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+            told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "FLODL_HOST": host}
+            told |= {"GLOO_SOCKET_IFNAME": "lo"}
+            env = {**os.environ, **{name: str(value) for name, value in told.items()}}
+            programs.append(fork_server.start("train.py", cwd=folder, env=env, torch=True))
+        texts = [program.communicate(timeout=60) for program in programs]
     for _, err in texts:
         assert f"{tmp_path}/alpha/net.py on rank 0 (alpha)" in err
         assert f"{tmp_path}/beta/net.py on rank 1 (beta) differ" in err

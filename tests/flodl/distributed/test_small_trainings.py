@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flodl import Callback
 from flodl.ranks.group import Group
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Outcome, train
@@ -59,6 +60,18 @@ def test_a_training_of_any_size_ends_well(ranks: Ranks, policy: str, n: int) -> 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_there_may_be_more_ranks_than_samples(ranks: Ranks, policy: str) -> None:
     check(ranks(3, small, policy, 2, 3, {}), 2, 3)
+
+
+class Counts(Callback):
+    """Counts the steps of a rank, in a hook."""
+
+    def on_step_end(self, run: Any) -> None:
+        run.log("steps", 1, reduce="sum")
+
+
+def test_a_rank_without_any_batch_reports_values_of_steps(ranks: Ranks) -> None:
+    outcomes = ranks(3, small, "sync", 2, 3, {"builder": {"callbacks": Counts()}})
+    assert [one.scalars["steps"] for one in outcomes[0].metrics] == [3, 3, 3]
 
 
 @pytest.mark.parametrize(("policy", "rest"), sampled(POLICIES, WAYS), ids=way)

@@ -17,6 +17,7 @@ from flodl.ranks.planning.scheduler import WARM_UP_ROOM
 from flodl.train.run.verify import verify_run
 from tests.flodl.distributed.ranks import Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, linear, sgd, train
+from tests.waiting import at_some_pace
 
 FAST = (2.5, 4.0, 10.0)
 
@@ -186,11 +187,16 @@ def train_with_a_tampered_plan(group: Group) -> tuple[str, int]:
 def test_what_two_ranks_left_of_an_epoch_is_trained_by_one(
     ranks: Ranks, policy: str, tmp_path: Path
 ) -> None:
-    # Whoever fails second loses a peer that, here, does not end.
-    ranks(2, train_and_break_off, policy, tmp_path, sync_timeout=3.0)
-    first = next(tmp_path.iterdir())
-    assert verify_run(first).unfinished_epochs
-    with RunDirectory.create(tmp_path, resume=first) as run:
+    def broken_off(factor: float) -> bool:
+        # Whoever fails second loses a peer that, here, does not end.
+        root = tmp_path / f"{factor:g}"
+        ranks(2, train_and_break_off, policy, root, sync_timeout=3.0 * factor)
+        runs.extend(root.iterdir())
+        return bool(verify_run(runs[-1]).unfinished_epochs)
+
+    runs: list[Path] = []
+    at_some_pace(broken_off)
+    with RunDirectory.create(tmp_path, resume=runs[-1]) as run:
         trained = (
             Trainer.builder(linear, sgd, lambda net, batch: net(batch[0]).square().mean())
             .dataset(Numbers(1003))

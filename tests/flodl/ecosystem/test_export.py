@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch.export import Dim, export
 
-from flodl import StateError
+from flodl import ArgmaxSelector, FlowBuilder, StateError
 from tests.flodl.ecosystem.networks import (
     make_branching,
     mixture,
@@ -48,6 +49,15 @@ def test_an_exported_program_survives_a_file(tmp_path: Path):
     torch.export.save(export(graph, inputs), tmp_path / "graph.pt2")
     loaded = torch.export.load(tmp_path / "graph.pt2")
     torch.testing.assert_close(loaded.module()(*inputs), graph(*inputs))
+
+
+def test_an_exported_switch_sends_each_row_of_any_batch_to_its_branch():
+    router, branches = ArgmaxSelector(4, 2), [nn.Tanh(), nn.Linear(4, 4)]
+    graph = FlowBuilder.from_(nn.Linear(8, 4)).switch(router, branches).build()
+    program = export(graph, (torch.randn(5, 8),), dynamic_shapes=(({0: Dim.DYNAMIC},),))
+    for batch in (5, 2, 9):
+        x = torch.randn(batch, 8)
+        torch.testing.assert_close(program.module()(x), graph(x))
 
 
 @each_row("batch", [False, True])

@@ -163,3 +163,29 @@ def test_a_shared_module_is_counted_and_stored_once_and_loads_into_an_untied_cop
     assert torch.equal(untied.linear_1.weight, shared.weight)
     assert torch.equal(untied.linear_2.weight, shared.weight)
     assert torch.equal(untied.linear_2.bias, shared.bias)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_a_lazy_layer_is_drawn_before_its_first_input_and_saved_after_it(tmp_path):
+    def lazy():
+        return (
+            FlowBuilder.from_(nn.LazyLinear(3)).through(nn.LazyBatchNorm1d(), name="norm").build()
+        )
+
+    graph, path = lazy(), tmp_path / "x.fdl"
+    assert graph.tree_summary() == "(unlabelled): 2 nodes, 0 parameters"
+    assert graph.param_summary().splitlines()[-1].split() == ["total", "4", "0", "trainable"]
+    assert graph.svg().startswith(b"<svg")
+    told = r"lazylinear_1.weight has no shape yet.*call the model once before"
+    for keep in (lambda: graph.save_checkpoint(path), graph.snapshot_cpu):
+        with pytest.raises(ValueError, match=told):
+            keep()
+    assert not path.exists()
+    graph(torch.ones(2, 5))
+    graph.save_checkpoint(path)
+    new = lazy()
+    with pytest.raises(ValueError, match=told):
+        new.load_checkpoint(path)
+    new(torch.zeros(2, 5))
+    assert new.load_checkpoint(path).missing == []
+    assert same(values(new), values(graph))

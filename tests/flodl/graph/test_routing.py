@@ -295,6 +295,23 @@ def test_an_index_that_is_none_is_refused(value):
 
 
 @each_row("grad", [True, False])
+def test_branches_of_different_types_give_the_wider_one(grad):
+    x = torch.tensor([[1.0, 2], [-1, 2], [3, 0]])
+    weights = torch.tensor([[0.5, 0.2], [0.1, 0.7], [0.5, 0.2]])
+    for choose in (
+        lambda branches: start().switch(constant(0, 1, 0), branches),
+        lambda branches: start().gate(lambda _: weights, branches, top_k=1),
+    ):
+        for order in (1, -1):
+            graph = choose([nn.Identity(), nn.Linear(2, 2)][::order]).build()
+            plain = graph(x)
+            with torch.set_grad_enabled(grad), torch.autocast("cpu", torch.bfloat16):
+                y = graph(x)
+            assert y.dtype == torch.float32
+            torch.testing.assert_close(y, plain, atol=0.05, rtol=0.05)
+
+
+@each_row("grad", [True, False])
 def test_branches_that_do_not_fit_together_are_refused(grad):
     x = torch.ones(4, 2)
     for branches, told in (

@@ -409,6 +409,9 @@ def test_a_saved_encoder_is_opened_by_sentence_transformers(tmp_path, pooling, n
     texts = mixed_texts()
     expected = torch.from_numpy(theirs.encode(texts))
     assert torch.allclose(torch.from_numpy(again.encode(texts)), expected, atol=1e-5, rtol=0)
+    for method in ("encode_query", "encode_document"):  # without the default prompt
+        mine, other = (getattr(one, method)(texts) for one in (again, theirs))
+        assert torch.allclose(torch.from_numpy(mine), torch.from_numpy(other), atol=1e-5, rtol=0)
     with pytest.raises(FlodlError, match="holds config"):
         ours.save(tmp_path / "saved")
     assert ours.save(tmp_path / "saved", force=True) == written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -89,6 +90,12 @@ def test_the_collator_gives_what_that_of_transformers_gives():
         rows,
         [{"label": 0.5, "x": torch.ones(2)}] * 2,
         [{"label_ids": [1, 2], "x": [0.5]}] * 2,
+        [{"label": True}, {"label": False}],
+        [{"label": [1, 0, 1]}, {"label": [0, 0, 1]}],  # several classes at once
+        [{"label": np.float64(0.5)}, {"label": np.float64(1)}],
+        [{"label": np.int32(2), "label_ids": None}] * 2,
+        [{"label": torch.tensor(1, dtype=torch.int32)}] * 2,
+        [{"label_ids": [0.5, 1.0]}] * 2,
     ):
         ours, theirs = default_data_collator(given), transformers.default_data_collator(given)
         assert set(ours) == set(theirs)

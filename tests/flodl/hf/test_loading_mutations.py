@@ -97,11 +97,11 @@ def test_a_broken_file_is_named_at_once_and_nothing_is_loaded(single, damage):
     graph = build(config, HeadKind.BASE, device="cpu", seed=0)
     before = contents(graph)
     tracemalloc.start()
-    began = time.monotonic()
+    began = time.thread_time()  # what other programs take does not count
     try:
         with pytest.raises(CheckpointFormatError) as caught:
             fill(graph, StoredFiles(weights_of(single)), config)
-        assert time.monotonic() - began < 1
+        assert time.thread_time() - began < 1
         # Whatever size it claims: without that much memory there is nothing that takes long.
         assert tracemalloc.get_traced_memory()[1] < PYTHON_ITSELF
     finally:

@@ -16,12 +16,14 @@ from torch.nn.utils import prune
 
 from flodl.errors import CheckpointError, PathError, StateError
 from flodl.graph import FlowBuilder, Graph
+from flodl.hf import AutoModelForSequenceClassification
 from flodl.hf.errors import (
     CheckpointFormatError,
     CheckpointMismatchError,
     ConfigError,
     PickleOnlyError,
 )
+from flodl.hf.export import export_command
 from flodl.hf.head_kind import HeadKind
 from flodl.hf.lora import (
     LoraLinear,
@@ -32,7 +34,7 @@ from flodl.hf.lora import (
     unmerge_lora,
 )
 from flodl.hf.lora_files import load_lora, save_lora
-from tests.flodl.hf.models_material import FAMILIES, small_model, some_ids
+from tests.flodl.hf.models_material import FAMILIES, small_config, small_model, some_ids
 from tests.rows import each_row
 
 ATTENTION = {
@@ -376,6 +378,27 @@ def test_a_checkpoint_of_an_adapted_model_holds_the_adapters(tmp_path: Path) -> 
     add_lora(other, "query")
     assert not other.load_checkpoint(tmp_path / "adapted.fdl").missing
     assert torch.equal(output(other), output(graph))
+
+
+def test_a_model_is_written_for_other_tools_only_when_its_adapters_are_merged(
+    tmp_path: Path,
+) -> None:
+    config = small_config("bert").replace(num_labels=3)
+    model = AutoModelForSequenceClassification.from_config(config)
+    add_lora(model.graph, "query")
+    scramble(model.graph)
+    wanted = output(model.graph.eval())
+    with pytest.raises(StateError, match=r"call merge_lora before.*save_lora"):
+        model.save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    model.graph.save_checkpoint(tmp_path / "adapted.fdl")
+    with pytest.raises(CheckpointError, match=r"holds adapters.*merge_lora"):
+        export_command(hub=None, checkpoint=tmp_path / "adapted.fdl", out=tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    merge_lora(model.graph)
+    model.save_pretrained(tmp_path / "model")
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
+    assert gap(output(again.graph), wanted) < 1e-5
 
 
 # --- Files -----------------------------------------------------------------------------------

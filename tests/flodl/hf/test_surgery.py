@@ -211,6 +211,15 @@ def test_layers_that_cannot_be_dropped(layers: list[int], message: str) -> None:
         drop_layers(FlowBuilder.from_(nn.Linear(1, 1)).build(), [0])
 
 
+@each_row("path", ["bert", "bert.encoder.layer.0-1"])
+def test_what_was_frozen_is_frozen_in_the_copy(path: str) -> None:
+    graph = small_model("bert", HeadKind.SEQCLS)
+    graph.freeze("bert.encoder.layer.0")
+    part = extract(graph, path)
+    frozen = {name for name, one in part.named_parameters() if not one.requires_grad}
+    assert frozen == {n for n, _ in part.named_parameters() if n.startswith("encoder.layer.0.")}
+
+
 # --- Resizing the vocabulary -----------------------------------------------------------------
 
 
@@ -284,6 +293,14 @@ def test_what_was_frozen_stays_frozen_and_dtypes_stay() -> None:
     resize_vocab(graph, 64)
     table = graph.get_parameter("embeddings.word_embeddings.weight")
     assert (table.dtype, table.requires_grad) == (torch.bfloat16, False)
+
+
+def test_the_present_size_changes_nothing() -> None:
+    model = BertForMaskedLM(small_config("bert", HeadKind.MLM))
+    before = dict(model.named_parameters())
+    model.resize_token_embeddings(VOCABULARY)
+    after = dict(model.named_parameters())
+    assert {name: id(one) for name, one in after.items()} == {n: id(p) for n, p in before.items()}
 
 
 @each_row("size", [0, -3, True, 2.5])

@@ -179,6 +179,10 @@ def test_one_text_is_encoded_to_ids_and_back(both):
         line, "b", add_special_tokens=False
     )
     assert ours.encode(line, return_tensors="pt").tolist() == [ids]
+    words = line.split()
+    assert ours.encode(words, is_split_into_words=True) == theirs.encode(
+        words, is_split_into_words=True
+    )
     for skip in (False, True):
         for clean in (None, False, True):
             options = {"skip_special_tokens": skip, "clean_up_tokenization_spaces": clean}

@@ -49,7 +49,7 @@ def post(url: str, body: str, path: str = "api/act", **changes: str | None) -> t
     for name, value in changes.items():
         headers[name.replace("_", "-")] = value  # type: ignore[assignment]
     headers = {name: value for name, value in headers.items() if value is not None}
-    connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=60)
     try:
         connection.request("POST", address.path + path, body=body, headers=headers)
         answer = connection.getresponse()

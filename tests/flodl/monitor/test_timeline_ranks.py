@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import time
 
 import pytest
 from hypothesis import given, strategies as st
@@ -15,17 +14,11 @@ from flodl.monitor import Timeline, TimelineEvent, TimelineSample, merge_timelin
 from flodl.monitor.resources import GpuSnapshot, ResourceSample
 from flodl.monitor.sampling import BusyMeter
 from flodl.monitor.timeline_records import RankActivity
+from tests.waiting import wait_for
 
 
 def gpu(util, device=0):
     return GpuSnapshot(device, "H200", util, 1, 4)
-
-
-def wait_for_samples(timeline, count):
-    deadline = time.monotonic() + 20
-    while timeline.sample_count < count:
-        assert time.monotonic() < deadline, "there are no samples"
-        time.sleep(0.002)
 
 
 def of_rank(rank, *, syncs=2, busy=80.0, late=0.0):
@@ -52,7 +45,7 @@ def test_a_timeline_of_a_rank_stamps_its_records(clock):
     timeline = Timeline(1, clock=clock, sampler=Machine(), rank=3)
     timeline.event("throttle", rank=1)
     timeline.start()
-    wait_for_samples(timeline, 1)
+    wait_for(lambda: timeline.sample_count >= 1)
     timeline.stop()
     (event,) = timeline.events
     assert event.as_json() == {"t": 0.0, "k": "throttle", "r": 3, "rank": 1}
@@ -102,7 +95,7 @@ def test_samples_carry_how_busy_the_rank_was(clock):
     timeline = Timeline(1, clock=clock, sampler=Machine(), rank=0)
     timeline.busy.begin()
     timeline.start()
-    wait_for_samples(timeline, 2)
+    wait_for(lambda: timeline.sample_count >= 2)
     timeline.stop()
     assert [sample.busy for sample in timeline.samples[:2]] == [100.0, 100.0]
     assert timeline.summary().ranks[0].busy_pct == 100.0

@@ -90,6 +90,12 @@ def test_parameters_without_gradients_do_not_count(clip):
 
 
 @each_row("clip", [clip_grad_norm, clip_grad_value])
+def test_parameters_without_values_do_not_count(clip):
+    assert clip(with_grads([], [-8.0]), 1.0).item() == 8
+    assert clip(with_grads([]), 1.0).item() == 0
+
+
+@each_row("clip", [clip_grad_norm, clip_grad_value])
 def test_a_gradient_that_is_not_finite_shows_in_what_is_returned(clip):
     assert clip(with_grads([1.0], [math.inf]), 1.0).item() == math.inf
     assert math.isnan(clip(with_grads([1.0], [math.nan]), 1.0).item())

@@ -8,9 +8,8 @@ import socket
 import stat
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -27,6 +26,7 @@ from flodl.nn.schedule import StepDecay
 from flodl.train import Callback, RunDirectory, TrainerBuilder
 from flodl.train.observers import requests, steering
 from flodl.train.observers.journal import Act, Journal
+from flodl.train.observers.requests import Mailbox, Wish
 from flodl.train.step.learning_rate import SteeredRate
 from flodl.train.step.torch_schedule import SchedulerSettings, TorchSchedule
 from tests import fork_server
@@ -126,6 +126,7 @@ def test_a_training_is_told_what_to_do_and_a_resumed_one_goes_on(
     changed = answer["step"]
     assert "beta is 2.0 from step" in terminal.fdl("tell", "last", "set", "beta=2").stdout
     assert child.stdout.readline() == "beta 2.0\n"
+    wait_for((run / "last.fdl").exists)
     paused = terminal.fdl("tell", "last", "pause")
     step = int(paused.stdout.rsplit(" ", 1)[1])
     assert paused.stdout == f"runs/{run.name}: paused after step {step}\n"
@@ -180,8 +181,10 @@ def test_a_training_is_told_what_to_do_and_a_resumed_one_goes_on(
 class Telling(Callback):
     """Tells its own training something after a step, from another thread, as fdl does."""
 
-    def __init__(self, run: RunDirectory, acts: dict[int, tuple[str, ...]]) -> None:
-        self._folder, self._acts = run.path, acts
+    def __init__(
+        self, run: RunDirectory, acts: dict[int, tuple[str, ...]], posted: threading.Event
+    ) -> None:
+        self._folder, self._acts, self._posted = run.path, acts, posted
         self.rates: list[float] = []
         self.answers: list[dict[str, Any] | str] = []
         self._threads: list[threading.Thread] = []
@@ -190,9 +193,12 @@ class Telling(Callback):
         self.rates.append(float(run.optimizer.param_groups[0]["lr"]))
         words = self._acts.get(run.global_step)
         if words is not None:
-            self._threads.append(threading.Thread(target=self._tell, args=(words,)))
-            self._threads[-1].start()
-            time.sleep(0.1)  # the training takes the letter after this step
+            thread = threading.Thread(target=self._tell, args=(words,))
+            self._threads.append(thread)
+            self._posted.clear()
+            thread.start()
+            # The training takes the letter after this step; a refusal may leave none.
+            wait_for(lambda: self._posted.is_set() or not thread.is_alive())
 
     def _tell(self, words: tuple[str, ...]) -> None:
         try:
@@ -205,6 +211,20 @@ class Telling(Callback):
             thread.join()
 
 
+@contextmanager
+def telling(run: RunDirectory, acts: dict[int, tuple[str, ...]]) -> Iterator[Telling]:
+    """A callback that tells a training something, and knows when the training has the letter."""
+    posted, post = threading.Event(), Mailbox.post
+
+    def posting(mailbox: Mailbox, wish: Wish, reply: Callable[[Any], object]) -> None:
+        post(mailbox, wish, reply)
+        posted.set()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Mailbox, "post", posting)
+        yield Telling(run, acts, posted)
+
+
 def _run(folder: Path) -> Run:
     found = read(folder)
     assert found is not None
@@ -214,12 +234,11 @@ def _run(folder: Path) -> Run:
 def told(
     folder: Path, acts: dict[int, tuple[str, ...]], more: Callable[[TrainerBuilder], Any]
 ) -> Telling:
-    with RunDirectory.create(folder) as run:
-        telling = Telling(run, acts)
-        built = training(epochs=4).run_dir(run).callbacks(telling)
+    with RunDirectory.create(folder) as run, telling(run, acts) as tells:
+        built = training(epochs=4).run_dir(run).callbacks(tells)
         more(built)
         built.run()
-    return telling
+    return tells
 
 
 @posix_only
@@ -432,12 +451,11 @@ def test_a_guard_that_goes_back_keeps_a_told_rate(tmp_path: Path) -> None:
         calls += 1
         return squared_error(model, batch) * (float("nan") if calls == 8 else 1.0)
 
-    with RunDirectory.create(tmp_path) as run:
-        telling = Telling(run, {5: ("lr=0.007",)})
-        built = training(spoiled_once, n=60, epochs=1).run_dir(run).callbacks(telling)
+    with RunDirectory.create(tmp_path) as run, telling(run, {5: ("lr=0.007",)}) as tells:
+        built = training(spoiled_once, n=60, epochs=1).run_dir(run).callbacks(tells)
         built.guards(every=1000, lower_lr=1).run()
-    assert isinstance(telling.answers[0], dict), telling.answers
+    assert isinstance(tells.answers[0], dict), tells.answers
     kinds = [act.act for act in Journal.read(run.path / "acts.jsonl")]
     assert kinds == ["lr", "rewind", "skip"]
-    assert telling.rates[5:] == [0.007] * len(telling.rates[5:])
-    assert telling.rates[5:]
+    assert tells.rates[5:] == [0.007] * len(tells.rates[5:])
+    assert tells.rates[5:]

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from flodl.errors import DivergedError
+from flodl.errors import DivergedError, StateError
 from flodl.monitor import EpochMetrics
-from flodl.train import RunDirectory
+from flodl.train import RunDirectory, record_scalar
 from flodl.train.callbacks import Callback, Hooks, TrainingRun
+from flodl.train.epoch_metrics import EpochLogs
 
 from .programs import squared_error, training
 
@@ -144,3 +147,44 @@ def test_something_else_than_a_callback_is_refused() -> None:
         training().callbacks([Callback()]).run()  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"callback 3: derive it from flodl\.Callback"):
         training().callbacks(3).run()  # type: ignore[arg-type]
+
+
+def test_a_value_outside_of_a_step_is_refused_in_every_other_hook() -> None:
+    def logging(hook: str) -> Callback:
+        def log(_: Callback, run: TrainingRun, *__: object) -> None:
+            run.log("x", 1.0)
+
+        return type("Logging", (Callback,), {hook: log})()
+
+    for hook in ("on_train_start", "on_epoch_start", "on_epoch_end", "on_train_end"):
+        with pytest.raises(StateError, match=r"record_scalar\('x'\) outside of a training step"):
+            training().callbacks(logging(hook)).run()
+    assert training().callbacks(logging("on_step_end")).run().poll_metrics()[1].scalars["x"] == 1
+
+
+def test_an_evaluation_may_call_what_records_values() -> None:
+    def step(model: Any, batch: Any) -> Any:
+        loss = squared_error(model, batch)
+        record_scalar("seen", 1.0, "sum")
+        return loss
+
+    held_out = {"x": torch.ones(3, 1), "y": torch.ones(3, 1)}
+    builder = training(step).eval_fn(lambda model: {"val": step(model, held_out)})
+    assert [metrics.scalars["seen"] for metrics in builder.run().poll_metrics()] == [3, 3]
+
+
+def test_the_loss_stays_until_a_device_has_computed_a_newer_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def on_device(counter: Any, device: torch.device, **settings: Any) -> EpochLogs:
+        return EpochLogs(counter, torch.device("meta", device.index), **settings)
+
+    class Losses(Callback):
+        def on_step_end(self, run: TrainingRun) -> None:
+            seen.append(run.loss)
+
+    seen: list[float | None] = []
+    monkeypatch.setattr("flodl.train.loop.EpochLogs", on_device)
+    training().callbacks(Losses()).run()
+    assert seen[:3] == [None, None, None]
+    assert None not in seen[3:]

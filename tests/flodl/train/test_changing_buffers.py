@@ -12,10 +12,11 @@ import torch
 import torch.ao.quantization as quantization
 from torch import Tensor, nn
 
-from flodl import FlowBuilder, Graph, RunDirectory, Trainer
+from flodl import FlowBuilder, Graph, RunDirectory, Trainer, load_best
 from flodl.checkpoint import load_checkpoint_file, save_checkpoint_file
-from flodl.errors import ArchitectureMismatch, ShapeMismatch
+from flodl.errors import ArchitectureMismatch, CheckpointError, ShapeMismatch
 from flodl.train import TrainerBuilder
+from tests.rows import each_row
 
 from .programs import line
 
@@ -148,6 +149,19 @@ def test_a_resumed_training_ends_like_an_uninterrupted_one(kind: str, tmp_path: 
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("kind", ["queue", "late"])
+def test_the_best_model_is_loaded_with_its_buffers(kind: str, tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    training(kind, 1).run_dir(run).keep_best("loss").run()
+    best = load_best(run, MODELS[kind]())
+    assert best.state_dict()["kept"].numel()
+    other = nn.Sequential(MODELS[kind](), nn.Linear(1, 1))
+    before = values(other)
+    with pytest.raises(CheckpointError, match="the file lacks"):
+        load_best(run, other)
+    assert values(other).keys() == before.keys()
+
+
 @pytest.mark.parametrize("kind", ["quantised", "queue", "in place"])
 def test_a_new_model_loads_the_files_of_a_trained_one(kind: str, tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path)
@@ -183,6 +197,7 @@ def test_a_graph_with_buffers_that_grow_is_loaded_and_resumed(
     new = graph()
     assert new.load_checkpoint(run.path / "model.fdl").missing == []
     assert_same(new, trained)
+    assert_same(load_best(run.path / "model.fdl", graph()), trained)
     other, before = FlowBuilder.from_(nn.Linear(1, 4)).build(), graph()
     untouched = values(before)
     other.save_checkpoint(tmp_path / "other.fdl")
@@ -190,3 +205,20 @@ def test_a_graph_with_buffers_that_grow_is_loaded_and_resumed(
         before.load_checkpoint(tmp_path / "other.fdl")
     assert values(before).keys() == untouched.keys()
     assert_same(training("graph", 3).resume(run.last_checkpoint).run().model, whole)
+
+
+@each_row("kind", ["queue", "in place", "late"])
+def test_a_part_with_buffers_that_grow_is_loaded_from_the_file_of_the_whole(
+    kind: str, tmp_path: Path
+) -> None:
+    def whole() -> Graph:
+        part = FlowBuilder.from_(MODELS[kind]()).label("part").build()
+        return FlowBuilder.from_(part).through(nn.Linear(1, 2)).build()
+
+    trained, new = whole(), whole()
+    for _ in range(2):
+        trained(torch.ones(3, 1))
+    trained.save_checkpoint(tmp_path / "whole.fdl")
+    report = new.load_subgraph_checkpoint("part", tmp_path / "whole.fdl")
+    assert (report.missing, len(report.loaded)) == ([], 5)
+    assert_same(new.subgraph("part"), trained.subgraph("part"))

@@ -184,6 +184,7 @@ def never(model: nn.Module, batch: Batch) -> Tensor:  # noqa: ARG001 - it is nev
         (r"engine='compiled' \(use \.engine\('eager'\)\)", lambda b: b.engine("compiled")),
         (r"engine='cuda_graph'", lambda b: b.engine("cuda_graph")),
         (r"\.accumulate\(2\)", lambda b: b.accumulate(2)),
+        (r"micro_batch=2", lambda b: b.ddp({"micro_batch": 2})),
         (r"a gradient scaler \(use \.autocast", lambda b: b.autocast(torch.float16)),
     ],
 )

@@ -119,3 +119,12 @@ def test_values_that_are_not_finite_are_no_improvement(mode: str, value: float) 
     assert not stop._settled([0.1, 0.3, value])
     assert stop._settled([0.1, 0.3, value, value])
     assert not stop._settled([0.1, value, 0.5, 0.9])
+
+
+def test_a_resumed_training_may_watch_what_the_first_one_did_not_report(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    training(epochs=3).run_dir(run).run()
+    score = iter(LEVEL)
+    builder = training(epochs=11).eval_fn(lambda _: {"score": next(score)}).resume(run.path)
+    handle = builder.early_stop("score", window=3, tolerance=1e-3).run()
+    assert len(handle.poll_metrics()) == 3 + 5

@@ -17,6 +17,8 @@ from flodl.checkpoint.generators import generator_states
 from flodl.errors import DivergedError
 from flodl.graph.routing import StateAdd
 from flodl.train import TrainerBuilder
+from flodl.train.observers.requests import Wish
+from flodl.train.observers.steering import Steering
 from flodl.train.run.part_states import carried_state
 from flodl.train.step import AutoEngine, AutoPolicy
 from flodl.train.step.decision import Decision
@@ -192,6 +194,61 @@ def test_a_scheduler_of_torch() -> None:
         return training(fn).lr_scheduler(scheduler, interval="step")
 
     check(make, options={"lower_lr": 1})
+
+
+class Scaled(nn.Module):
+    """Has a parameter that the optimizer gets while it trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.scale = nn.Linear(4, 1), nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x) * self.scale
+        return out
+
+
+class Adds(Callback):
+    """Adds a group in the middle of an epoch, after the latest snapshot."""
+
+    def on_step_end(self, run: Any) -> None:
+        if run.global_step == BAD - 1:
+            run.optimizer.add_param_group({"params": [run.model.scale], "lr": 0.02})
+        self.rates = [group["lr"] for group in run.optimizer.param_groups]
+
+
+def test_a_group_that_was_added_since_goes_and_comes_again_with_a_schedule() -> None:
+    def some(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(list(parameters)[1:], lr=0.01)
+
+    adds = Adds()
+    builder = training(Spoiled((25,)), model=lambda _: Scaled(), optimizer=some)
+    builder.scheduler(lambda _: fnn.schedule.StepDecay(0.01, STEPS, 0.5))
+    builder.guards(every=5).callbacks(adds).run()
+    assert adds.rates == [0.005, 0.01]
+
+
+def test_a_rate_that_people_asked_for_is_repeated_with_a_scheduler_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Steering] = []
+
+    def steering(*parts: Any) -> Steering:
+        made.append(Steering(*parts))
+        return made[0]
+
+    class Rates(Callback):
+        def on_step_end(self, run: Any) -> None:
+            if run.global_step == 3:
+                made[0].mailbox.post(Wish("lr", value="0.0455"), lambda _: None)
+            rates.setdefault(run.global_step, set()).add(run.optimizer.param_groups[0]["lr"])
+
+    monkeypatch.setattr("flodl.train.loop.Steering", steering)
+    rates: dict[int, set[float]] = {}
+    builder = training(Spoiled((25,))).callbacks(Rates()).guards(every=5, lower_lr=1)
+    builder.lr_scheduler(lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.95), "step").run()
+    assert all(len(seen) == 1 for seen in rates.values())
+    assert rates[4] != {0.01 * 0.95**3}
 
 
 class Noisy(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):

@@ -357,6 +357,15 @@ def test_a_spike_without_a_value_that_is_not_finite_says_so() -> None:
         training(points(), fn=Everywhere()).guards(**EVERY).run()
 
 
+@pytest.mark.parametrize(("by", "left"), [(20.0, 0), (float("nan"), 1)], ids=["spike", "nan"])
+def test_without_a_limit_only_losses_that_are_not_finite_are_left_out(
+    by: float, left: int, tmp_path: Path
+) -> None:
+    run = RunDirectory.create(tmp_path)
+    training(points(corrupt=301, by=by), epochs=1).guards(spike=None, **EVERY).run_dir(run).run()
+    assert len(acts(run, "skip")) == left
+
+
 # --- Records -------------------------------------------------------------------------------------
 
 

@@ -17,12 +17,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from flodl import Callback
 from flodl.checkpoint import checkpoint_metadata, load_checkpoint_file
 from flodl.ranks.launch import interrupt
 from flodl.ranks.launch.interrupt import InterruptRequest, Terminated
 from flodl.train import RunDirectory, TrainerBuilder
+from flodl.train.callbacks import TrainingRun
 from flodl.train.observers import reporting
 from tests import fork_server
+from tests.waiting import wait_for
 
 from .programs import line, network, training
 
@@ -57,6 +60,12 @@ PROGRAM = dedent(
     sys.exit(entry(main, Path(sys.argv[1])))
     """
 )
+
+LONG_AT_ONCE = PROGRAM.replace(
+    "calls = 0\n",
+    "from flodl.ranks.launch import interrupt\ninterrupt._SAME_WITHIN_S = 60.0\ncalls = 0\n",
+)
+"""Signals count as the same request, however long a busy machine takes between them."""
 
 
 @pytest.fixture
@@ -217,10 +226,13 @@ def test_without_entry_a_request_to_terminate_ends_the_program_quietly(
 
 
 class Lines(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """The line as a data set of the user; at a certain read, all processes get SIGTERM."""
+    """The line as a data set of the user; at a certain read, all processes get SIGTERM.
 
-    def __init__(self, ends_at: int = 0) -> None:
-        self._points, self._left = line(), ends_at
+    Not before a file is there.
+    """
+
+    def __init__(self, ends_at: int, file: Path) -> None:
+        self._points, self._left, self._file = line(), ends_at, file
 
     def __len__(self) -> int:
         return len(self._points)
@@ -228,21 +240,39 @@ class Lines(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         self._left -= 1
         if not self._left:
-            time.sleep(0.1)  # the training waits for this batch
+            wait_for(self._file.exists)
             for process in (os.getppid(), os.getpid()):
                 os.kill(process, signal.SIGTERM)
         x, y = self._points.tensors
         return {"x": x[index], "y": y[index]}
 
 
+class InSecondEpoch(Callback):
+    """Makes a file after the first step of the second epoch."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def on_step_end(self, run: TrainingRun) -> None:
+        if run.global_step == 4:
+            self._file.touch()
+
+
 @posix_only
 def test_a_signal_to_the_processes_of_the_loader_too_saves_at_the_last_step(
-    tmp_path: Path,
+    tmp_path: Path, step: Path
 ) -> None:
+    file = step / "done"
+
     def begin(ends_at: int = 0) -> TrainerBuilder:
-        return training(epochs=3).dataset(Lines(ends_at)).loader_options(workers=1)
+        lines = Lines(ends_at, file)
+        return (
+            training(epochs=3).dataset(lines).loader_options(workers=1)
+            .callbacks(InSecondEpoch(file))
+        )  # fmt: skip
 
     whole = begin().run()
+    file.unlink()
     run = RunDirectory.create(tmp_path)
     with pytest.raises(Terminated):
         begin(ends_at=15).run_dir(run).run()
@@ -424,7 +454,7 @@ def test_the_notice_of_a_batch_system_saves_at_the_next_step_and_exits_138(
     start: Start, tmp_path: Path, step: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    child = start(call=8)
+    child = start(call=8, program=LONG_AT_ONCE)
     # The batch system signals every process, and the launcher passes the signal on.
     child.send_signal(signal.SIGUSR1)
     # Of signals that wait at the same time, a thread may take the later one first.
@@ -447,7 +477,7 @@ def test_what_a_launcher_passes_on_once_more_costs_no_checkpoint(
     start: Start, tmp_path: Path, step: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
-    child = start(call=8)
+    child = start(call=8, program=LONG_AT_ONCE)
     # torch's launcher sends SIGTERM as well, if a second SIGINT reaches it.
     child.send_signal(signal.SIGINT)
     stays(child, step)

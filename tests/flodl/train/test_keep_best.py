@@ -110,3 +110,11 @@ def test_a_damaged_best_model_is_left_and_told(
 def test_a_metric_that_nobody_reports_ends_the_training(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep_best watches 'f1', which epoch 0 did not report"):
         best(training().keep_best("f1"), tmp_path)
+
+
+def test_a_resumed_training_may_watch_what_the_first_one_did_not_report(tmp_path: Path) -> None:
+    first = RunDirectory.create(tmp_path)
+    training(epochs=2).run_dir(first).run()
+    watched = Watched([0.3, 0.1, 0.2])
+    builder = training(epochs=5).eval_fn(watched).keep_best("score").resume(first.path)
+    assert same(loaded(best(builder, tmp_path)), watched.models[1])

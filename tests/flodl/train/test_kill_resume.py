@@ -26,8 +26,13 @@ from flodl import Trainer
 from flodl.train import RunDirectory, record_scalar
 from tests.flodl.train.programs import line, network, squared_error
 
+steps_left = int(sys.argv[2])
+
 def train_fn(model, batch):
-    time.sleep(0.001)  # so that it is not over before a busy machine has killed it
+    global steps_left
+    steps_left -= 1
+    while steps_left < 0:
+        time.sleep(0.01)  # however late a busy machine kills it, it is not over before
     loss = squared_error(model, batch)
     record_scalar("twice", 2 * loss)
     return loss
@@ -51,7 +56,8 @@ ROOT = Path(__file__).parents[3]
 def train(root: Path, kill_after: tuple[int, float] | None = None) -> int:
     """Train; kill it so many steps further and then so many seconds later. Its exit code."""
     done = progress(root)
-    with fork_server.start("-c", PROGRAM, str(root), cwd=ROOT, torch=True) as child:
+    most = 10**6 if kill_after is None else kill_after[0] + 10
+    with fork_server.start("-c", PROGRAM, str(root), str(most), cwd=ROOT, torch=True) as child:
         if kill_after is not None:
             steps, seconds = kill_after
             while progress(root) < done + steps and child.poll() is None:

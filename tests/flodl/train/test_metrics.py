@@ -83,6 +83,18 @@ def test_losses_of_an_interrupted_epoch_go_on_to_the_same_mean_and_step_numbers(
         second.add(torch.tensor(math.inf))
 
 
+@pytest.mark.parametrize("how", ["max", "min"])
+def test_nan_shows_whenever_the_values_are_taken(how: Any) -> None:
+    numbers = [1.0, float("nan"), 2.0]
+    for taken_after in range(4):
+        log = ScalarLog(SimpleNamespace(global_step=0))
+        for count, number in enumerate(numbers):
+            if count == taken_after:
+                list(log.take())
+            log.add("a", number, how)
+        assert math.isnan(shown(log)["a"] or 0.0), taken_after
+
+
 def test_losses_are_taken_once() -> None:
     log = LossLog(0)
     log.add(torch.tensor(1.0))

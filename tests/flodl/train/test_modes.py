@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flodl import FlowBuilder, Trainer
 from flodl.nn.modes import evaluating
-from flodl.train import RunDirectory, TrainerBuilder
+from flodl.train import Callback, RunDirectory, TrainerBuilder
 
 
 class Frozen(nn.Module):
@@ -109,6 +109,41 @@ def test_a_resumed_training_has_the_modes_of_the_checkpoint(tmp_path: Path) -> N
     thawed = Frozen().train()
     training(thawed).resume(last).run()
     assert modes(thawed) == KEPT | {"head": False}
+
+
+class Turns(Callback):
+    """Freezes and releases the head in turns, and ends after some steps."""
+
+    def __init__(self, cut: int | None = None) -> None:
+        self.cut = cut
+
+    def on_epoch_start(self, run: Any) -> None:
+        head = run.model.head
+        head.requires_grad_(not head.weight.requires_grad).train(not head.training)
+
+    def on_step_end(self, run: Any) -> None:
+        if run.global_step == self.cut:
+            raise KeyboardInterrupt
+
+
+def test_modes_that_a_hook_changes_again_in_an_epoch_that_continues_are_those_before(
+    tmp_path: Path,
+) -> None:
+    class Both(Frozen):
+        def __init__(self) -> None:
+            super().__init__()
+            self.back.requires_grad_()
+
+    def taking_turns(cut: int | None = None) -> TrainerBuilder:
+        return training(lambda _: Both()).num_epochs(4).callbacks(Turns(cut))
+
+    whole, run = taking_turns().run(), RunDirectory.create(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        taking_turns(13).checkpoint_steps(12).run_dir(run).run()
+    resumed = taking_turns().resume(run.path).run()
+    ours, theirs = resumed.model.state_dict(), whole.model.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert modes(resumed.model) == modes(whole.model)
 
 
 def test_an_error_in_the_evaluation_leaves_the_modes_as_they_were() -> None:

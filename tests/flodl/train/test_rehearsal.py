@@ -88,6 +88,17 @@ def test_two_optimizer_steps_are_trained_and_nobody_is_told(result, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_a_batch_that_is_computed_in_pieces_is_rehearsed_in_pieces(result):
+    seen = []
+
+    def counted(model, batch):
+        seen.append(len(batch[0]))
+        return loss(model, batch)
+
+    rehearsed(trainer(table(), counted, ddp={"micro_batch": 10}), result)
+    assert seen == [10, 6, 10, 6]
+
+
 def test_the_last_batch_of_one_sample_more_is_the_largest(result):
     seen = []
 

@@ -28,7 +28,9 @@ VARIABLE = "FLODL_GUARDS"
 """The ``guards:`` of a manifest as JSON; settings that the program makes itself take precedence."""
 
 
-def _spike(spike: Any) -> float:
+def _spike(spike: Any) -> float | None:
+    if spike is None:
+        return None
     if not (_is_number(spike) and 1 < spike < math.inf):
         raise UnfitError("it must be a number above 1, or None")
     return float(spike)

@@ -178,6 +178,7 @@ class LossGuard(LeftOut):
         extra = {
             "rule": self._guard.rule.state(),
             "rate": self._rate.state(),
+            "asked": schedule.asked() if (schedule := assembly.torch_schedule) is not None else {},
             "modes": modes(assembly.model),
             "skipped": scaler.skipped if scaler is not None else 0,
             "cached": self._loader.cached_samples,
@@ -277,6 +278,8 @@ class LossGuard(LeftOut):
         assembly, extra, scaler = self._assembly, snapshot.extra, self._engine.settings.scaler
         snapshot.restore(assembly.parts({}))
         self._rate.restore(extra["rate"])
+        if assembly.torch_schedule is not None:
+            assembly.torch_schedule.restore_asked(extra["asked"])
         self._loader.drop_cached(int(extra["cached"]))
         set_modes(assembly.model, extra["modes"])
         if scaler is not None:

@@ -14,8 +14,12 @@ from torch import nn
 from flodl import Callback, RunDirectory, TensorDataSet, Trainer, entry
 from flodl.ranks.elastic import start
 from flodl.ranks.elastic.group import ElasticGroup
+from flodl.ranks.launch import interrupt
 
 FOLDER = Path(os.environ["FOLDER"])
+
+# Signals that follow each other count as one, however long a busy machine takes between them.
+interrupt._SAME_WITHIN_S = 60.0
 
 
 def note_repeated_exchanges():
