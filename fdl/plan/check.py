@@ -19,6 +19,7 @@ from fdl.plan.planner import UNCHECKED
 from fdl.plan.spelling import AS_WRITTEN, KEYVALUE, Key, Spelling, flattened, written
 from fdl.plan.typed_ranks import OPTIONS
 from fdl.programs.parameters.contract import spellings
+from fdl.programs.parameters.parameter import UNSET
 from fdl.programs.parameters.parser import slots, typed_words
 
 TYPE_CHECKING = False
@@ -267,6 +268,12 @@ class _Options(Record):
         )
 
     def _values(self, one: Parameter, node: Node) -> None:
+        is_lost = node.value == [] and not self.spelling.groups(one.name, node, one)
+        if is_lost and one.default not in (UNSET, []):
+            problem = f"no words give an empty list to `{one.display}`: its default would count"
+            raise self._refused(
+                node, f"{problem}{_declared_at(one)}", "remove the key to keep the default"
+            )
         for item in _items(node):
             text = spelled(item.value)
             if isinstance(item.value, bool | Null):

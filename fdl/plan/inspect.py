@@ -102,7 +102,7 @@ class Command:
     def find(self, asked: str) -> list[Field]:
         """The fields of a name: a manifest path, a mapping, a flag, or a field that was removed."""
         declared = Spelling(self.schema).declared(asked)
-        flag = declared.flag if declared else "--" + asked.removeprefix("--").replace("_", "-")
+        flag = declared.display if declared else "--" + asked.removeprefix("--").replace("_", "-")
         found = [one for one in self.fields if f"{one.plain_name}.".startswith(f"{asked}.")] or [
             one for one in self.fields if one.name == asked or one.flag in (flag, asked)
         ]

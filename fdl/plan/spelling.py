@@ -113,7 +113,8 @@ class Spelling(Record):
             return [[name, *(_word(each.value, one) for each in item.listed)] for item in value]
         items = [_word(item.value, one) for item in value if item.value is not None]
         if not items:
-            return _nothing(name, one)
+            is_ours = self.schema is not None and self.schema.origins
+            return _nothing(name, one, is_ours=is_ours)
         if one is not None and one.separator:
             return [valued(name, _joined(items, one.separator), one)]
         if one is not None and one.nargs not in (None, "?"):
@@ -217,11 +218,11 @@ def _plain(name: str) -> str:
     return name.lstrip("-").replace("_", "-")
 
 
-def _nothing(name: str, one: Parameter | None) -> Groups:
-    """An empty list, if the program has a spelling for it."""
+def _nothing(name: str, one: Parameter | None, *, is_ours: bool) -> Groups:
+    """An empty list, if the program has a spelling for it; of FdlArgs if its default is another."""
     if one is None:
         return []
-    if one.separator:
+    if one.separator or (is_ours and one.commas and one.default not in (UNSET, [])):
         return [[f"{name}="]]
     return [[name]] if one.nargs == "*" else []
 

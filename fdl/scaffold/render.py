@@ -82,6 +82,7 @@ def extra_layers(names: str, mode: Mode) -> list[str]:
 
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
+_NEEDED = ("flodl", "torch")
 
 # Containers run Linux on every host.
 _PLATFORM = "linux-x86_64"
@@ -91,11 +92,17 @@ def check_name(name: str) -> None:
     """Refuse a project name that is not suitable as a folder or package name.
 
     Raises:
-        ScaffoldError: The name is empty or has characters other than letters, digits, ``-``, ``_``.
+        ScaffoldError: The name is empty, has characters other than letters, digits, ``-``, ``_``,
+            or is that of a package that the project needs.
     """
     if not _NAME.match(name):
         raise ScaffoldError(
             f"`{name}` is not a project name: use letters, digits, `-` and `_` only",
+            hint="for example: fdl init my-model",
+        )
+    if name.strip("-_").lower() in _NEEDED:
+        raise ScaffoldError(
+            f"`{name}` is the name of a package that the project needs",
             hint="for example: fdl init my-model",
         )
 

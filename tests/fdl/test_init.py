@@ -343,3 +343,10 @@ def test_calls_at_once_make_one_project(tmp_path):
     assert "Traceback" not in "".join(said)
     assert tree(tmp_path / "demo") == NATIVE
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]
+
+
+def test_a_project_is_not_called_like_a_package_that_it_needs(project, fdl):
+    folder = project({})
+    refused = fdl("init", "Flodl")
+    assert (refused.exit, list(folder.iterdir())) == (1, [])
+    assert "`Flodl` is the name of a package that the project needs" in refused.err

@@ -51,6 +51,7 @@ def test_an_argument_has_its_name(recorded, fdl):
     assert "fit" not in settings
     plan = json.loads(fdl("-n", "--json", "p").out)
     assert [flag["name"] for flag in plan["flags"]] == ["<mode>"]
+    assert fdl("why", "mode", "p").out.startswith("options.mode = fit\n")
     assert "zq" not in fdl("-n", "hidden").out
     assert "refused" not in fdl("p", "--help").out
 
@@ -130,10 +131,11 @@ from fdl import FdlArgs, option
 
 class Args(FdlArgs):
     tags: list[str] = option()
+    ids: list[int] = option(default=[1])
     name: str = option(default="n")
 
 args = Args.parse_or_schema()
-print(args.tags, args.name)
+print(args.tags, args.ids, args.name)
 """
 
 
@@ -143,11 +145,11 @@ def test_a_class_of_arguments_gets_text_like_a_number_and_no_half_items(project,
         commands:
           p: {options: {tags: [a, ""], name: "-5"}}
           q: {options: {tags: ["a,b", c]}}
-          r: {options: {tags: "a,b"}}
+          r: {options: {tags: "a,b", ids: []}}
         """})  # fmt: skip
     said, settings = recorded("p")
-    assert said == "['a'] -5"
+    assert said == "['a'] [1] -5"
     assert (settings["tags"]["value"], settings["name"]["value"]) == (["a"], "-5")
     refused = fdl("q").err
     assert "fdl.yml:4:24: preset `fdl q`: `a,b` has a comma, and `--tags` takes commas" in refused
-    assert recorded("r")[0] == "['a', 'b'] n"
+    assert recorded("r")[0] == "['a', 'b'] [] n"

@@ -85,3 +85,10 @@ def test_inner_lists_of_an_option_of_click_that_may_be_given_once_are_not_lost(d
     )
     assert "`size` lists a list" in call("p")
     assert call("q") == "(1, 2) ((1, 2), (3, 4))"
+
+
+def test_an_empty_list_is_refused_where_the_default_would_count(driven):
+    program = CLICK.replace('"--size", nargs=2, type=int', '"--size", multiple=True, default=["a"]')
+    call = driven(program, "p: {options: {size: []}}\nq: {options: {sizes: []}}")
+    assert "no words give an empty list to `--size`: its default would count" in call("p")
+    assert call("q") == "('a',) ()"
