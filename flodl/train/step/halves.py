@@ -10,6 +10,7 @@ import copy
 import os
 import types
 from collections.abc import Iterator
+from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, final
 
@@ -105,6 +106,8 @@ def scalar_loss(loss: object) -> Tensor:
 def pieces(batch: Any, most: int | None) -> Iterator[tuple[Any, float]]:
     """Yield the pieces of a batch, and for each its part of the samples.
 
+    No piece is a single sample, on which batch normalisation cannot train, if others can spare one.
+
     Args:
         batch: Any structure; what has one entry per sample is divided.
         most: Samples of a piece; None for the whole batch.
@@ -113,9 +116,12 @@ def pieces(batch: Any, most: int | None) -> Iterator[tuple[Any, float]]:
     if most is None or count <= most:
         yield batch, 1.0
         return
-    for start in range(0, count, most):
-        rows = slice(start, min(start + most, count))
-        yield changed_rows(batch, count, itemgetter(rows)), (rows.stop - start) / count
+    cuts = [*range(0, count, most), count]
+    if count % most == 1 and most > 2:
+        cuts[-2] -= 1
+    for start, stop in pairwise(cuts):
+        rows = itemgetter(slice(start, stop))
+        yield changed_rows(batch, count, rows), (stop - start) / count
 
 
 _regions = iter(range(2**62))

@@ -18,6 +18,7 @@ from flodl.train.runner import carry_out
 from flodl.train.step.halves import pieces
 from tests.flodl.distributed.ranks import RankError, Ranks
 from tests.flodl.distributed.trainings import Numbers, Outcome, linear, plan_of, sgd, train
+from tests.rows import each_row
 
 
 def split(group: Group, policy: str, sizes: list[int | str | None], accumulate: int) -> Outcome:
@@ -85,6 +86,19 @@ def test_a_batch_of_any_structure_is_split_by_its_samples() -> None:
         (["a", "b"], ("a", "b")), (["c", "d"], ("c", "d")), (["e"], ("e",)),
     ]  # fmt: skip
     assert all(one["unit"] == ["m"] for one, _ in found)
+
+
+@each_row(
+    ("most", "sizes"),
+    [(4, [4, 3, 2]), (3, [3, 3, 3]), (8, [7, 2]), (9, [9]), (2, [2, 2, 2, 2, 1])],
+)
+def test_a_piece_is_a_single_sample_only_if_the_others_cannot_spare_one(
+    most: int, sizes: list[int]
+) -> None:
+    found = list(pieces(torch.arange(9), most))
+    assert [len(one) for one, _ in found] == sizes
+    assert torch.equal(torch.cat([one for one, _ in found]), torch.arange(9))
+    assert [part for _, part in found] == [size / 9 for size in sizes]
 
 
 # --- What fits ---------------------------------------------------------------------------------
