@@ -272,7 +272,9 @@ def add_to(folder: Path, run: Foreign) -> dict[str, Any]:
     found = _sorted(run)
     config = read_json(folder / CONFIG) or {}
     for name, one in _config(run).items():
-        if config.get(name, {}).get("value") != one["value"]:
+        known = config.get(name)
+        # A program may have put a file of its own there, with plain values.
+        if (known.get("value") if isinstance(known, dict) else known) != one["value"]:
             config[name] = one
     environment = run.environment | (read_json(folder / ENVIRONMENT) or {})
     notes = {} if (folder / NOTES).exists() else _notes(run)
