@@ -149,8 +149,12 @@ class Work(Record):
             return self.replaced(**{flag.field: int(value)})
         if name == "--each":
             return self.replaced(each=[*self.each, value])
-        if name == "--on" and not all(value.split(",")):
-            raise UsageError(f"`--on {value}`: a name is empty", hint="fdl --on HOST,HOST COMMAND")
+        if name == "--on":
+            names = [one.strip() for one in value.split(",")]
+            if not all(names):
+                hint = "fdl --on HOST,HOST COMMAND"
+                raise UsageError(f"`--on {value}`: a name is empty", hint=hint)
+            value = ",".join(names)
         if name == "--name" and (value == "last" or value.startswith("best:") or "/" in value):
             raise UsageError(
                 f"`--name {value}`: a run cannot have this name", hint="fdl --name baseline COMMAND"

@@ -27,6 +27,8 @@ commands:
         (("plan", "--on", "box", "hi"), "fdl.yml:2:18: address '-oProxyCommand=touch ran'"),
         (("--on", "box", "-n", "hi"), "fdl.yml:2:18: address '-oProxyCommand=touch ran'"),
         (("plan", "--on", "box2,-oX", "hi"), "-oX is an option of ssh, and not a host"),
+        (("--on", "box2, -oX", "-n", "hi"), "-oX is an option of ssh, and not a host"),
+        (("--on", "box2, ,box3", "-n", "hi"), "`--on box2, ,box3`: a name is empty"),
     ],
 )
 def test_no_address_reaches_ssh_as_an_option(
@@ -37,6 +39,14 @@ def test_no_address_reaches_ssh_as_an_option(
     assert done.exit != 0
     assert said in done.err
     assert not (root / "ran").exists()
+
+
+def test_names_of_hosts_may_have_blanks_between_them(light_fdl: Any, project: Any) -> None:
+    hosts = "hosts:\n  beta: {address: me@b, folder: /data}\n"
+    root = project({"fdl.yml": f"entry: python main.py\ncommands: {{train: {{path: .}}}}\n{hosts}"})
+    done = light_fdl("--on", "here, beta", "-n", "train", cwd=root)
+    typed = "fdl train --nodes 2 --rdzv HOST:PORT"
+    assert done.out.splitlines()[1] == f"ssh me@b 'cd /data && {typed}'  # host 1: beta"
 
 
 def test_a_dry_run_copies_files_to_the_other_hosts_only(fdl: Any, project: Any) -> None:

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,14 +69,15 @@ class Sorted:
     def _from_epoch_metric(self, curves: Mapping[str, Curve]) -> None:
         """A metric called ``epoch`` counts epochs by step: Lightning records it, from 0."""
         counter = curves[EPOCH]
-        for name, curve in curves.items():
-            if name == EPOCH:
-                continue
-            self.by_step[name] = curve
+        self.by_step = {name: curve for name, curve in curves.items() if name != EPOCH}
+        at_end = _is_recorded_at_end(counter, self.by_step)
+        for name, curve in self.by_step.items():
             last: dict[int, int] = {}
             for place, step in enumerate(curve.steps):
-                at = max(bisect_right(counter.steps, step) - 1, 0)
-                epoch = counter.values[at]
+                at = bisect_left(counter.steps, step)
+                if not at_end:
+                    at = max(bisect_right(counter.steps, step) - 1, 0)
+                epoch = counter.values[min(at, len(counter.values) - 1)]
                 if math.isfinite(epoch):
                     last[int(epoch) + self._shift] = place
             places = sorted(last.items())
@@ -133,6 +134,16 @@ class Sorted:
             for epoch, time in ends.items()
             if epoch - 1 in ends
         }
+
+
+def _is_recorded_at_end(counter: Curve, curves: Mapping[str, Curve]) -> bool:
+    """Whether a program records an epoch when it has ended, and not when it begins.
+
+    Then the values of the first epoch stand before the first record, and few behind the last one.
+    """
+    steps = [step for curve in curves.values() for step in curve.steps]
+    before = sum(step < counter.steps[0] for step in steps)
+    return before > sum(step > counter.steps[-1] for step in steps)
 
 
 def _shown(curve: Curve) -> Sequence[int]:
@@ -261,7 +272,9 @@ def add_to(folder: Path, run: Foreign) -> dict[str, Any]:
     found = _sorted(run)
     config = read_json(folder / CONFIG) or {}
     for name, one in _config(run).items():
-        if config.get(name, {}).get("value") != one["value"]:
+        known = config.get(name)
+        # A program may have put a file of its own there, with plain values.
+        if (known.get("value") if isinstance(known, dict) else known) != one["value"]:
             config[name] = one
     environment = run.environment | (read_json(folder / ENVIRONMENT) or {})
     notes = {} if (folder / NOTES).exists() else _notes(run)

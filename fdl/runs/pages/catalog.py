@@ -38,7 +38,7 @@ _MANY = 1000
 """More new runs than these are listed by their records before their other files are read."""
 
 _CACHE = "run-pages.sqlite3"
-_SCHEMA = 5
+_SCHEMA = 6
 _MOST_CACHED = 20_000
 """Runs that are kept; the cache is emptied when it holds more."""
 

@@ -105,10 +105,11 @@ def moment(run: Run) -> dict[str, Any]:
 def _measured(run: Run) -> dict[str, dict[str, Any]]:
     """What the page shows of each metric, and what its filter compares.
 
-    ``last`` is the value of the last epoch, ``latest`` the last one that was measured. ``epoch`` is
-    that of the best value, and ``higher`` says which direction is better.
+    ``last`` is the value of the last epoch, ``latest`` the last one that was measured. They are the
+    same for a run that has steps. ``epoch`` is that of the best value, and ``higher`` says which
+    direction is better.
     """
-    last, latest = run.metrics.last(), run.metrics.latest()
+    last, latest = run.last_metrics, run.metrics.latest()
     found = {}
     for name in run.metrics.names:
         metric = Metric.parse(name)

@@ -204,6 +204,31 @@ def test_names_that_flodl_gave_its_metrics_are_taken_apart():
     ]
 
 
+@each_row(
+    ("steps", "expected"),
+    [
+        ([0, 4, 8], [3, 7, 11]),  # at the beginning of an epoch
+        ([3, 7, 11], [3, 7, 11]),  # at its end
+        ([0, 3, 4, 7, 8, 11], [3, 7, 11]),  # both
+        (list(range(12)), [3, 7, 11]),  # in each step
+        ([4], [11]),
+        ([11], [11]),
+    ],
+)
+def test_an_epoch_may_be_recorded_when_it_begins_or_ends(steps, expected):
+    epochs = [(0 if steps in ([4], [11]) else step // 4) for step in steps]
+    found = Sorted(
+        {
+            "epoch": Curve(steps, list(map(float, epochs)), [0.0] * len(steps)),
+            "loss": Curve(list(range(12)), list(map(float, range(12))), [0.0] * 12),
+            "val": Curve([3, 7, 11], [0.3, 0.7, 1.1], [0.0] * 3),
+        }
+    )
+    assert found.by_epoch["loss"].values == expected
+    assert found.by_epoch["loss"].steps == list(range(1, len(expected) + 1))
+    assert found.by_epoch["val"].values[-1] == 1.1
+
+
 def test_epochs_that_are_no_number_and_columns_without_one_are_passed_over():
     nan = float("nan")
     found = Sorted(

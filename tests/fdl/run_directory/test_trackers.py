@@ -170,6 +170,21 @@ def test_the_first_run_fills_the_folder_and_further_ones_stand_beside_it(program
     assert json.loads((main / "config.json").read_text())["lr"]["value"] == 0.5
 
 
+def test_a_program_may_write_a_configuration_of_its_own_into_the_folder(program, fdl):
+    """As `save_pretrained` of transformers does, whose numbers MLflow logs as well."""
+    root = program(
+        "file = pathlib.Path(os.environ['FDL_RUN_DIR'], 'config.json')\n"
+        'file.write_text(\'{"lr": 0.1, "layers": 2}\')\n'
+        "run('one', 1000, loss=[2])\n"
+    )
+    session = fdl("go")
+    assert (session.exit, "Traceback" in session.err) == (0, False), session.err
+    [record] = root.glob("runs/go/*/run.json")
+    assert json.loads(record.read_text())["state"] == "complete"
+    settings = json.loads(fdl("runs", "show", "--json").out)["config"]
+    assert {name: one["value"] for name, one in settings.items()} == {"lr": 0.5, "layers": 2}
+
+
 def test_the_exit_code_says_how_a_run_ended(program, fdl):
     root = program("run('one', 1000, loss=[2])\nsys.exit(3)\n")
     assert fdl("go").exit == 3

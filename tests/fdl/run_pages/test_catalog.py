@@ -168,6 +168,11 @@ def test_a_run_is_told_again_when_its_program_has_written_metrics(tmp_path, cach
     lines.write_text('{"step": 1, "loss": 2}\n{"step": 2, "loss": 1}\n')
     [row] = told(catalog.changes(first.version))
     assert row["metrics"]["loss"]["last"] == 1
+    with lines.open("a") as file:
+        file.write('{"step": 2, "val": 5}\n{"step": 3, "loss": 0}\n')
+    [row] = rows(catalog).values()
+    found = {name: one["last"] for name, one in row["metrics"].items()}
+    assert found == {"loss": 0, "val": 5}, "also what was not measured in the last step"
 
 
 def test_what_was_read_is_kept_for_the_next_page(tmp_path, cache, monkeypatch):
