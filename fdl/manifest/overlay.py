@@ -85,10 +85,10 @@ def _deletes(node: Node, path: tuple[str, ...]) -> bool:
 
 
 def _is_nothing(node: Node, path: tuple[str, ...]) -> bool:
-    """Whether a null says nothing, if there is no weaker value for it to delete.
+    """Whether a null has no effect where no weaker layer has a value.
 
-    In a command, it also removes what the command inherits from its manifest. `~callbacks` deletes
-    a setting of Hydra.
+    In a command it has one: it removes what the command inherits from its manifest. So has
+    `~callbacks`, which deletes a setting of Hydra.
     """
     in_command = path[:1] == ("commands",) and len(path) > 2
     return _deletes(node, path) and not in_command and not path[-1].startswith("~")

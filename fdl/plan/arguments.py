@@ -135,11 +135,13 @@ def _filled(
     Raises:
         ManifestError: One of them would take the place of another that stands before it.
     """
+    if schema is None or not schema.arguments:
+        return set()
     words = segments[-1][1:] if len(segments) > 1 else _behind_program(segments[0])
     count = sum(not said.flag for said in typed_words(words, schema))
     filled: set[str] = set()
     missing = ""
-    for place, one in enumerate(schema.arguments if schema else ()):
+    for place, one in enumerate(schema.arguments):
         group = made_by.get(id(one))
         if group is None and place >= count:
             missing = missing or one.name
@@ -156,10 +158,13 @@ def _filled(
 
 def _behind_program(words: Sequence[str]) -> Sequence[str]:
     """What an entry gives to its program: the words behind a script or a module."""
+    from fdl.programs.schema.program import LAUNCHING_MODULES
+
     for place, word in enumerate(words):
         if word.endswith(".py"):
             return words[place + 1 :]
-        if word == "-m":
+        module = words[place + 1 : place + 2] if word == "-m" else []
+        if module and not module[0].endswith(LAUNCHING_MODULES):
             return words[place + 2 :]
     return words[1:]
 

@@ -19,7 +19,7 @@ from fdl.plan.planner import UNCHECKED
 from fdl.plan.spelling import AS_WRITTEN, KEYVALUE, Key, Spelling, flattened, written
 from fdl.plan.typed_ranks import OPTIONS
 from fdl.programs.parameters.contract import spellings
-from fdl.programs.parameters.parameter import UNSET, is_number
+from fdl.programs.parameters.parameter import UNSET
 from fdl.programs.parameters.parser import slots, typed_words
 
 TYPE_CHECKING = False
@@ -330,7 +330,7 @@ def _items(node: Node) -> list[Node]:
 def _refusal(schema: Schema, one: Parameter, text: str) -> str:
     """Why a value is not allowed; empty if it is allowed."""
     for part in one.parts(text) if one.choices else ():
-        if part and not any(_same(one, choice, part) for choice in one.choice_texts()):
+        if part and not any(one.means(choice, part) for choice in one.choice_texts()):
             shown = REDACTED if is_secret(one.name, part) else part
             allowed = ", ".join(one.choice_texts())
             return f"invalid value `{shown}` for `{one.display}` -- allowed: {allowed}"
@@ -355,13 +355,6 @@ def _guess(one: Parameter, text: str) -> str:
         return ""
     close = "" if is_secret(one.name, text) else did_you_mean(text, one.choice_texts())
     return close or "choose one of them"
-
-
-def _same(one: Parameter, choice: str, text: str) -> bool:
-    """Whether two spellings mean the same value, such as ``8`` and ``8.0``."""
-    if one.means(choice, text):
-        return True
-    return is_number(choice) and is_number(text) and float(choice) == float(text)
 
 
 _MOST_NAMES = 3

@@ -71,7 +71,7 @@ def adopted(script: Path) -> Adopted:
     belongs into the folder of the script.
 
     Raises:
-        ScaffoldError: There is no such script, or there is a manifest already.
+        ScaffoldError: The script does not exist, or a manifest exists already.
     """
     script = Path(os.path.abspath(script))  # noqa: PTH100 - a link stays a link
     folder = Path.cwd() if script.is_relative_to(Path.cwd()) else script.parent

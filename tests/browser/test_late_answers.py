@@ -262,38 +262,39 @@ def test_a_zoom_beyond_the_end_shows_the_points_that_come(browser, monitor):
     assert browser.evaluate("page.charts[0].lines[0].x.at(-1)") == 119
 
 
-def test_the_newest_medium_stays_whatever_answer_comes_last(browser, monitor):
+POEM = "document.querySelector('.media-panel pre')?.textContent"
+
+
+def show_poem(browser: Browser, monitor: Monitor) -> None:
+    """Open the page of a run with one text, whose requests can be held."""
     monitor.text("poem", "one", step=1)
     monitor.flush()
     browser.open(monitor.serve(0))
     browser.wait_for("page.connection === 'live'")
-    text = "document.querySelector('.media-panel pre')?.textContent"
-    browser.wait_for(f"{text} === 'one'")
+    browser.wait_for(f"{POEM} === 'one'")
     browser.evaluate(FETCH)
+
+
+def test_the_newest_medium_stays_whatever_answer_comes_last(browser, monitor):
+    show_poem(browser, monitor)
     browser.evaluate("window.late = 'api/media?'")
     monitor.text("poem", "two", step=2)
     browser.wait_for("held.length === 1")
     browser.evaluate("window.late = null")
     monitor.text("poem", "three", step=3)
-    browser.wait_for(f"{text} === 'three'")
+    browser.wait_for(f"{POEM} === 'three'")
     browser.evaluate(RELEASE)
     browser.settle()
-    assert browser.evaluate(text) == "three"
+    assert browser.evaluate(POEM) == "three"
 
 
 def test_a_medium_that_did_not_come_is_asked_for_when_the_line_is_back(browser, monitor):
-    monitor.text("poem", "one", step=1)
-    monitor.flush()
-    browser.open(monitor.serve(0))
-    browser.wait_for("page.connection === 'live'")
-    text = "document.querySelector('.media-panel pre')?.textContent"
-    browser.wait_for(f"{text} === 'one'")
-    browser.evaluate(FETCH)
+    show_poem(browser, monitor)
     browser.evaluate("window.broken = 'api/media?'")
     monitor.text("poem", "two", step=2)
     browser.wait_for("refused === 1")
     browser.evaluate("(window.broken = null, page.media.refresh())")
-    browser.wait_for(f"{text} === 'two'")
+    browser.wait_for(f"{POEM} === 'two'")
 
 
 VISIBLE = """

@@ -448,3 +448,9 @@ def test_an_argument_does_not_take_the_place_of_the_one_before_it(project, fdl):
     assert fdl("-q", "q", "x").out == "d x\n"
     project({"fdl.yml": manifest.replace("echo", "echo d")})
     assert fdl("-q", "p").out == "d o\n"
+    # Words of a launcher are not arguments of the program.
+    for start in ("python -m torch.distributed.run main.py", "uv run main.py"):
+        project({"fdl.yml": manifest.replace("echo", start), "main.py": ""})
+        assert "would be taken for `<data>`" in fdl("-n", "p").err
+        project({"fdl.yml": manifest.replace("echo", f"{start} d")})
+        assert f"{start} d o" in fdl("-n", "p").out

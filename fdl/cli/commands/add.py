@@ -157,7 +157,7 @@ def adopt(
     manifest is never changed.
 
     Raises:
-        ScaffoldError: There is no such script, or there is a manifest already.
+        ScaffoldError: The script does not exist, or a manifest exists already.
     """
     made = adopted(script)
     if dry_run:

@@ -159,11 +159,11 @@ def _check_default(where: str, made: Parameter) -> None:
 
 def _normal(made: Parameter) -> Any:
     """The default as a value of the field's type, which pydantic leaves as it was written."""
-    if made.default is None:
+    if made.default is None or made.default is UNSET:
         # An optional value is absent anyway, and an option needs a value behind it.
         return UNSET
     kind: Any = {"path": Path, "float": float}.get(made.type)
-    if kind is None or made.default is UNSET or made.choices:
+    if kind is None or made.choices:
         return made.default
     if made.shape == "list":
         return [kind(item) for item in made.default]

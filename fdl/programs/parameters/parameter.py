@@ -195,7 +195,7 @@ class Parameter(Record):
 
     def means(self, choice: str, text: str) -> bool:
         """Whether a word is a choice, perhaps in upper or lower case; ``1.0`` is the number 1."""
-        if self.type == "float" and is_number(choice) and is_number(text):
+        if self.numeric and is_number(choice) and is_number(text):
             return float(choice) == float(text)
         return choice == text or (self.ignore_case and choice.casefold() == text.casefold())
 

@@ -106,6 +106,9 @@ _LAUNCHERS = frozenset(
 )
 """First words of entries that start another program, which is named further behind."""
 
+LAUNCHING_MODULES = ("distributed.run", "distributed.launch")
+"""Ends of modules that do so, too: ``python -m torch.distributed.run train.py``."""
+
 
 def script_of(level: Level, packages: Sequence[str]) -> tuple[str | None, str]:
     """The Python file that an entry runs, and the function in it for an installed command.
@@ -124,8 +127,7 @@ def script_of(level: Level, packages: Sequence[str]) -> tuple[str | None, str]:
         for place, token in enumerate(tokens[1:], 1):
             if token == "-m" and place + 1 < len(tokens):
                 module = tokens[place + 1]
-                # `python -m torch.distributed.run train.py` starts another program, too.
-                if not module.endswith(("distributed.run", "distributed.launch")):
+                if not module.endswith(LAUNCHING_MODULES):
                     return _module(level, module) or _started(module, packages), ""
             if token.endswith(".py") and (file := _file(level, token)):
                 return file, ""
